@@ -1,0 +1,411 @@
+"""Everything that goes into `Node.step` (events) and everything that comes out of it (effects).
+
+Every event of a candidacy or a term carries its nonce: the core drops those of an older one, but
+for the end of a run. The daemon, the tests and the simulator speak to the core in these words only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Candidate,
+    DueRow,
+    Finish,
+    Past,
+    PutBack,
+    Refused,
+    Result,
+    Run,
+    Settlement,
+    Taken,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The instant of a step on both clocks."""
+
+    boot_ns: int
+    wall: datetime
+
+
+# ------------------------------------------------------------------ events: time and signals
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """A timer fired, or nothing in particular happened: look at the clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """SIGTERM or SIGINT."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGone:
+    """The pipe to the supervisor closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSilent:
+    """A registration was not acknowledged within margin / 2."""
+
+
+# ------------------------------------------------------------------ events: etcd
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """Grant or keepalive answered. sent_ns: boot clock when the request was *sent*."""
+
+    nonce: str
+    sent_ns: int
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """TTL <= 0 in a reply: the lease is gone on the server."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFailed:
+    """The candidacy ended without a term. The port has cleaned up, or given up cleaning up.
+
+    reason: unreachable | lease_lost | refused | wrong_ledger | stopped. text: one line with the
+    cure. permanent: a person must act; before the first candidacy that is exit code 2.
+    """
+
+    nonce: str
+    reason: str
+    text: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """Won, and confirmed by the last linearizable check. The watch on the own key is opening."""
+
+    nonce: str
+    revision: int
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOpened:
+    """The own key was read linearizably and is watched from the next revision on."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBroken:
+    """Silence, cancellation, compaction: nothing is known of the own key until it opens again."""
+
+    nonce: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDeleted:
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOverwritten:
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A linearizable read, sent at sent_ns, found the own key untouched."""
+
+    nonce: str
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Own keys deleted and lease revoked, or the attempt given up at its deadline."""
+
+    nonce: str
+
+
+# ------------------------------------------------------------------ events: ledger
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReached:
+    """A probe answered: it is our ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFailed:
+    """A probe, or the first try of a write, got no definite answer. text: cause, for the log."""
+
+    text: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseWaits:
+    """The ledger answers, and the raise waits for a lock."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """answer: the fence the raise returned (offset + revision), or Refused."""
+
+    nonce: str
+    answer: int | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class PastRead:
+    nonce: str
+    past: Past
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """answer: every `due`/`retrying` row of the election now under our fence, or Refused."""
+
+    nonce: str
+    answer: tuple[DueRow, ...] | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswered:
+    nonce: str
+    batch: Batch
+    answer: Taken | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """asked: wall clock halfway through the round trip, to compare with the ledger's clock."""
+
+    nonce: str
+    answer: Applied | Refused
+    asked: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAnswered:
+    """answer None: the term was over and the one try got no answer."""
+
+    nonce: str
+    run_id: str
+    answer: Applied | Refused | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackAnswered:
+    nonce: str
+    run_id: str
+    answer: Applied | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class TermClosed:
+    """The term row's end is written, or could not be (answer None)."""
+
+    nonce: str
+    answer: Applied | Refused | None
+
+
+# ------------------------------------------------------------------ events: runs
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A process stands ready, is registered with the supervisor, and waits for "go"."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """exec (or the function's entry) happened at `at`."""
+
+    run_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """"go" was never sent, or the wrapper reported that it did not exec: nothing ran."""
+
+    run_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    run_id: str
+    result: Result
+
+
+Event = (
+    Woke | StopAsked | SupervisorGone | SupervisorSilent
+    | LeaseRenewed | LeaseLost | JoinFailed | Elected | WatchOpened | WatchBroken
+    | KeyDeleted | KeyOverwritten | Verified | Left
+    | LedgerReached | LedgerFailed | RaiseWaits | Raised | PastRead | Settled
+    | BatchAnswered | HeartbeatAnswered | FinishAnswered | PutBackAnswered | TermClosed
+    | Prepared | Started | NotStarted | RunEnded
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the ledger for its identity: LedgerReached or LedgerFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Grant the lease, get in line, wait: Elected ... or JoinFailed."""
+
+    nonce: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Read the own key linearizably: Verified, KeyDeleted or KeyOverwritten."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Stop renewing, delete the own keys guarded by create_revision, revoke: Left."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPast:
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    term: Term
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Send one claim batch."""
+
+    term: Term
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    term: Term
+    planned_to: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFinish:
+    """once: the term is over; one try, no resend."""
+
+    term: Term
+    finish: Finish
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WritePutBack:
+    term: Term
+    put_back: PutBack
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTerm:
+    """Write ended_at and reason to the term's row, one try."""
+
+    term: Term
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have a process ready and registered: Prepared or NotStarted."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Say "go". Past deadline_ns on the boot clock the wrapper does not exec."""
+
+    run: Run
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A prepared run that is not to start: NotStarted follows."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGTERM the group, SIGKILL after grace_s (0: at once). RunEnded follows."""
+
+    run_id: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Nothing of this term's ledger traffic is waited for any more."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """One line of the event vocabulary."""
+
+    event: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The daemon is done. text: why, for exit codes other than 0."""
+
+    code: int
+    text: str = ""
+
+
+Effect = (
+    Probe | Join | Verify | Leave | Raise | ReadPast | Settle | Take | Heartbeat | WriteFinish
+    | WritePutBack | CloseTerm | Prepare | Go | Drop | Kill | Abandon | Emit | Exit
+)  # fmt: skip

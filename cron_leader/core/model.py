@@ -1,0 +1,367 @@
+"""The nouns: jobs, slots, terms, runs, and what may become of them.
+
+All times are aware UTC datetimes (suffix none) or int nanoseconds of the boot-time clock (suffix
+`_ns`); the two never mix. Closed vocabularies are StrEnums whose values stand in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cron_leader.core.schedule import Schedule
+
+
+class State(StrEnum):
+    """What a slot (or an attempt) is in; the first three are unfinished, the rest final."""
+
+    DUE = "due"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+
+
+UNFINISHED = frozenset({State.DUE, State.RUNNING, State.RETRYING})
+
+
+class Reason(StrEnum):
+    """Why a slot is skipped, missed, abandoned or cancelled; other states carry none."""
+
+    OVERLAP = "overlap"
+    BLACKOUT = "blackout"
+    PAUSED = "paused"
+    LIMIT = "limit"
+    NO_HANDLER = "no_handler"
+    NO_LEADER = "no_leader"
+    COALESCED = "coalesced"
+    LATE = "late"
+    LOST_LEADERSHIP = "lost_leadership"
+    OPERATOR = "operator"
+    SHUTDOWN = "shutdown"
+
+
+class Origin(StrEnum):
+    """How a slot's row came to be."""
+
+    SCHEDULE = "schedule"
+    CATCHUP = "catchup"
+    MANUAL = "manual"
+
+
+class Catchup(StrEnum):
+    """What becomes of slots whose time passed while nobody could run them."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class Delivery(StrEnum):
+    AT_MOST_ONCE = "at-most-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class OnLostLeadership(StrEnum):
+    KILL = "kill"
+    FINISH = "finish"
+
+
+class Isolation(StrEnum):
+    PROCESS = "process"
+    INLINE = "inline"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """argv[0] is looked up on the run's PATH; no shell is involved."""
+
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellSpec:
+    """Handed to /bin/sh -c."""
+
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSpec:
+    """A function of one argument, the Tick; target is "pkg.mod:func"."""
+
+    target: str
+
+
+RunnableSpec = CommandSpec | ShellSpec | PythonSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One configured job. Durations in seconds; start_within_s None means no limit."""
+
+    name: str
+    schedule: Schedule
+    spec: RunnableSpec
+    timeout_s: float = 3600.0
+    grace_s: float = 10.0
+    drain_s: float | None = None
+    catchup: Catchup = Catchup.LATEST
+    catchup_limit: int = 100
+    start_within_s: float | None = None
+    delivery: Delivery = Delivery.AT_MOST_ONCE
+    on_lost_leadership: OnLostLeadership = OnLostLeadership.KILL
+    isolation: Isolation = Isolation.PROCESS
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    output_head: int = 16 * 1024
+    output_tail: int = 48 * 1024
+
+    @property
+    def may_finish(self) -> bool:
+        """Whether a run outlives its term (`on_lost_leadership = "finish"`)."""
+        return self.on_lost_leadership is OnLostLeadership.FINISH
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotKey:
+    """The ledger's primary key of a slot; command_id is "" unless an operator asked for it."""
+
+    job: str
+    scheduled_for: datetime
+    command_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An elected node before its raise. revision: create_revision of its key; cluster: etcd's id."""
+
+    election: str
+    nonce: str
+    node: str
+    lease: int
+    revision: int
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One leadership, after its raise. fence = revision + the ledger's offset."""
+
+    election: str
+    fence: int
+    nonce: str
+    node: str
+    lease: int
+    elected_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt to execute a slot, claimed under `term`. attempt counts from 1."""
+
+    run_id: str
+    slot: SlotKey
+    attempt: int
+    term: Term
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended, as its runner saw it.
+
+    exit_code: as a shell counts (128 + n for signal n); None if it has none (inline, lost).
+    error: one line or a traceback, None on success. output: head and tail, None if there is none.
+    """
+
+    exit_code: int | None
+    timed_out: bool
+    error: str | None
+    output: str | None
+    finished_at: datetime
+    duration_ns: int
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.timed_out
+
+
+# ------------------------------------------------------------------ what is asked of the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take one slot. seen: attempt of the `due` row of our fence; None: no row was there."""
+
+    slot: SlotKey
+    run_id: str
+    seen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A slot's row without a run: `due` (to wait for next_at), `skipped` or `missed`.
+
+    seen: attempt of the `due` row of our fence that this one ends; None: no row was there.
+    """
+
+    slot: SlotKey
+    state: State
+    reason: Reason | None = None
+    origin: Origin = Origin.SCHEDULE
+    next_at: datetime | None = None
+    seen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch of `slots` > 10 missed slots of one job with one reason, ends inclusive."""
+
+    job: str
+    first: datetime
+    last: datetime
+    slots: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One claim transaction: all that falls due at one instant.
+
+    planned_to: every slot up to here is in this batch, or known committed.
+    """
+
+    claims: tuple[Claim, ...]
+    entries: tuple[Entry, ...]
+    planned_to: datetime
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A row of cron_leader_job. digest covers the schedule only."""
+
+    job: str
+    first_seen: datetime
+    effective_from: datetime
+    digest: str
+    retired_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a new leader reads after its raise: the highest planned_to of the election, and jobs."""
+
+    planned_to: datetime | None
+    jobs: Mapping[str, JobRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The takeover transaction (design: takeover), bound by us so that a resend is the same.
+
+    jobs: every configured job, to upsert; retired: names to retire at `now`.
+    at_least_once: jobs whose swept `running` rows become `due` again.
+    planned_to: the greater of now and the highest planned_to read.
+    """
+
+    now: datetime
+    planned_to: datetime
+    jobs: tuple[JobRecord, ...]
+    retired: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    gaps: tuple[Gap, ...]
+    at_least_once: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """An unfinished row of our own fence, waiting: state `due` or `retrying`."""
+
+    slot: SlotKey
+    attempt: int
+    origin: Origin
+    next_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a run: compare-and-set on (running, attempt, run_id).
+
+    state: a final one, or DUE (at-least-once, cancelled by a shutdown: a later leader takes it).
+    attempt_state: what the attempt's own row says (never DUE).
+    """
+
+    slot: SlotKey
+    attempt: int
+    run_id: str
+    state: State
+    attempt_state: State
+    reason: Reason | None
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """A claim whose run was certainly not started: slot `due` again, attempt row `cancelled`."""
+
+    slot: SlotKey
+    attempt: int
+    run_id: str
+    now: datetime
+
+
+# ------------------------------------------------------------------ what the ledger answers
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The fence row does not hold our fence and nonce: a newer leader has raised. No exception.
+
+    high: the fence found there (None: no row). what: the kind of write refused.
+    history: the fence is at or above ours in a way that only a restored or rebuilt etcd explains
+    (or the cluster id differs); `text` says the numbers and the command that mends it.
+    """
+
+    what: str
+    high: int | None
+    history: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Answer to a Batch: run_id -> attempt for every claim won; a run_id not there was not won."""
+
+    attempts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The write committed. changed: False when the row had moved on (zero rows under the guard).
+
+    ledger_now: the database's clock, None where it is ours (SQLite).
+    """
+
+    changed: bool = True
+    ledger_now: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerId:
+    """Identity of a ledger. shards and fleet are recorded by the first node."""
+
+    ledger_id: str
+    fleet: str
+    shards: int
+    schema_version: int

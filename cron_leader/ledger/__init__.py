@@ -1,0 +1,87 @@
+"""The ledger: the one place where a slot is taken and a run is recorded, under the fence.
+
+What it promises: once `raise_fence` of a newer term has committed, no write of an older term
+commits (P1); a slot has at most one accepted run per attempt (P3). What it does not: anything about
+effects outside the database. Two back ends, one Protocol, one conformance suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Candidate,
+    DueRow,
+    Finish,
+    LedgerId,
+    Past,
+    PutBack,
+    Refused,
+    Settlement,
+    Taken,
+    Term,
+)
+from cron_leader.errors import LedgerUnusable
+
+
+class Ledger(Protocol):
+    """Every method may raise LedgerUncertain (send the *same* again) or LedgerUnusable.
+
+    All writes are idempotent under resend: the same arguments sent twice, or a late first copy
+    committing after the second, change nothing more and answer as the first would have.
+    """
+
+    async def open(self, *, fleet: str, shards: int, migrate: bool) -> LedgerId:
+        """Connect, migrate if asked, record fleet and shards if new; idempotent.
+
+        Raises LedgerUnusable when the schema is missing (say `db migrate`), newer than the
+        program, or belongs to another fleet.
+        """
+
+    async def identity(self) -> LedgerId:
+        """The cheap probe: one read."""
+
+    async def raise_fence(
+        self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
+    ) -> int | Refused:
+        """Lift the fence; the fence now held, or Refused. `waiting` is called when it waits on a
+        lock held by another (the ledger itself being alive)."""
+
+    async def read_past(self, term: Term) -> Past: ...
+
+    async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
+        """The takeover transaction, then every unfinished waiting row of our fence."""
+
+    async def take(self, term: Term, batch: Batch) -> Taken | Refused: ...
+
+    async def heartbeat(
+        self, term: Term, planned_to: datetime, now: datetime
+    ) -> Applied | Refused: ...
+
+    async def finish(self, term: Term, finish: Finish) -> Applied | Refused: ...
+
+    async def put_back(self, term: Term, put_back: PutBack) -> Applied | Refused: ...
+
+    async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused: ...
+
+    async def close(self) -> None: ...
+
+
+def open_ledger(url: str) -> Ledger:
+    """The back end for `sqlite:///path` or `postgresql://...`; nothing is opened yet."""
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        from cron_leader.ledger.sqlite import SqliteLedger
+
+        return SqliteLedger(url)
+    if scheme in {"postgresql", "postgres"}:
+        from cron_leader.ledger.postgres import PostgresLedger
+
+        return PostgresLedger(url)
+    raise LedgerUnusable(
+        f"ledger url {scheme!r}: unknown scheme; use sqlite:///file.db or postgresql://host/db"
+    )
