@@ -1,0 +1,61 @@
+# `make help` lists what there is. Needs make and Python >= 3.11 with venv
+# (Debian 12: apt-get install make python3-venv). Everything else goes into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+  && echo $$p && break; done)
+
+VENV = .venv
+BIN = $(VENV)/bin
+INPUTS = pyproject.toml constraints.txt
+PYTEST = $(BIN)/python -m pytest
+
+# The scenarios need root and network namespaces: `make chaos`. CI runs both: TESTS=tests.
+SCENARIOS = tests/chaos/test_scenarios.py
+TESTS = tests --ignore=$(SCENARIOS)
+PYTEST_ARGS =
+
+.DEFAULT_GOAL = help
+.PHONY: help demo test lint bench chaos clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.test ## three nodes, four failovers, a verdict from the ledger (< 60 s)
+	@$(BIN)/cron-leader demo $(DEMO_ARGS)
+
+test: $(VENV)/.test ## every test that needs no root (PYTEST_ARGS="-k word" to choose)
+	$(PYTEST) $(TESTS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.test ## the figures of the README, measured here
+	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+chaos: $(VENV)/.test ## lease-stall and split-brain in network namespaces (root)
+	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+
+# The stamp files are touched last: an install that broke off is begun again.
+# PYTHONDONTWRITEBYTECODE is dropped so that modules are compiled once, here, and not at each start.
+PIP = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pip --disable-pip-version-check \
+  install --quiet --constraint constraints.txt
+
+$(VENV)/.venv:
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 with venv not found" \
+	  "(Debian 12: apt-get install python3-venv), or name it: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.venv $(INPUTS)
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(PIP) --editable '.[dev]'
+	@touch $@
