@@ -60,6 +60,11 @@ class SupervisorSilent:
     """A registration was not acknowledged within margin / 2."""
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisorAnswered:
+    """It acknowledged again."""
+
+
 # ------------------------------------------------------------------ events: etcd
 
 
@@ -247,7 +252,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """"go" was never sent, or the wrapper reported that it did not exec: nothing ran."""
+    """ "go" was never sent, or the wrapper reported that it did not exec: nothing ran."""
 
     run_id: str
     why: str
@@ -260,7 +265,7 @@ class RunEnded:
 
 
 Event = (
-    Woke | StopAsked | SupervisorGone | SupervisorSilent
+    Woke | StopAsked | SupervisorGone | SupervisorSilent | SupervisorAnswered
     | LeaseRenewed | LeaseLost | JoinFailed | Elected | WatchOpened | WatchBroken
     | KeyDeleted | KeyOverwritten | Verified | Left
     | LedgerReached | LedgerFailed | RaiseWaits | Raised | PastRead | Settled
@@ -275,6 +280,11 @@ Event = (
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Ask the ledger for its identity: LedgerReached or LedgerFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskSupervisor:
+    """SupervisorAnswered, once it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +416,6 @@ class Exit:
 
 
 Effect = (
-    Probe | Join | Verify | Leave | Raise | ReadPast | Settle | Take | Heartbeat | WriteFinish
-    | WritePutBack | CloseTerm | Prepare | Go | Drop | Kill | Abandon | Emit | Exit
+    Probe | AskSupervisor | Join | Verify | Leave | Raise | ReadPast | Settle | Take | Heartbeat
+    | WriteFinish | WritePutBack | CloseTerm | Prepare | Go | Drop | Kill | Abandon | Emit | Exit
 )  # fmt: skip

@@ -143,7 +143,7 @@ class SlotKey:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An elected node before its raise. revision: create_revision of its key; cluster: etcd's id."""
+    """An elected node before its raise. revision: its key's create_revision; cluster: etcd's id."""
 
     election: str
     nonce: str
@@ -245,6 +245,7 @@ class Batch:
     entries: tuple[Entry, ...]
     planned_to: datetime
     now: datetime
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

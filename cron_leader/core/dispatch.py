@@ -1,0 +1,488 @@
+"""Which slots to claim, which runs to start, and what became of them: one term's work as data.
+
+A slot goes `claiming -> preparing -> starting -> running -> finishing` and leaves. The gate is
+asked twice on the way, before the claim and again between claim and exec; a claim whose run
+certainly did not start is put back. A flight outlives its term only if its run may finish, and for
+the one try to record its end.
+
+Not decided here: whether the gate is open, when a term begins or ends (node.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from cron_leader.core.messages import (
+    Drop,
+    Effect,
+    Emit,
+    Go,
+    Kill,
+    Now,
+    Prepare,
+    Take,
+    WriteFinish,
+    WritePutBack,
+)
+from cron_leader.core.model import (
+    Batch,
+    Claim,
+    Delivery,
+    DueRow,
+    Entry,
+    Finish,
+    Gap,
+    Job,
+    Origin,
+    PutBack,
+    Reason,
+    Result,
+    Run,
+    SlotKey,
+    State,
+    Taken,
+    Term,
+)
+from cron_leader.core.plan import Agenda, backlog
+
+ON_TIME = timedelta(seconds=1)
+"""A slot reached within this is on time: neither catch-up nor, under catchup = none, missed."""
+
+RETRY_AFTER = timedelta(seconds=1)
+"""A claim put back is not tried again sooner."""
+
+SECOND_NS = 1_000_000_000
+
+
+class Stage(StrEnum):
+    CLAIMING = "claiming"
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    RETURNING = "returning"
+    FINISHING = "finishing"
+
+
+ACTIVE = frozenset({Stage.CLAIMING, Stage.PREPARING, Stage.STARTING, Stage.RUNNING})
+
+
+class Doom(StrEnum):
+    """Why we end a run ourselves."""
+
+    LOST = "lost"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(slots=True)
+class Flight:
+    """One claimed slot on its way."""
+
+    run: Run
+    stage: Stage = Stage.CLAIMING
+    doom: Doom | None = None
+    result: Result | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Bounds: runs at once on this node; catch-up starts per second."""
+
+    max_parallel: int
+    catchup_rate: float
+
+
+class Dispatch:
+    """The runs of this node, over its terms; `out` collects effects until the node takes them."""
+
+    def __init__(self, pool: Pool, *, draw: Callable[[], str], out: list[Effect]) -> None:
+        self._pool = pool
+        self._draw = draw
+        self._out = out
+        self._jobs: Mapping[str, Job] = {}
+        self._agenda = Agenda((), {})
+        self._term: Term | None = None
+        self._planned: datetime | None = None
+        self._floors: dict[Batch, datetime] = {}
+        self._waiting: list[tuple[datetime, SlotKey, DueRow]] = []
+        self._parked: dict[str, list[DueRow]] = {}
+        self._paced_until_ns = 0
+        self.flights: dict[str, Flight] = {}
+
+    # ------------------------------------------------------------------ a term begins and ends
+
+    def begin(
+        self, term: Term, jobs: Mapping[str, Job], planned_to: datetime, rows: Iterable[DueRow]
+    ) -> None:
+        """After the past is settled: schedule from planned_to on, and the rows that wait."""
+        self._term, self._jobs, self._planned = term, jobs, planned_to
+        self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
+        self._floors, self._waiting, self._parked = {}, [], {}
+        self._paced_until_ns = 0
+        for row in rows:
+            self._wait(row)
+
+    def end(self) -> None:
+        """The term is over: forget claims, drop what has not started, kill what may not finish."""
+        term, self._term = self._term, None
+        self._floors, self._waiting, self._parked = {}, [], {}
+        for flight in [f for f in self.flights.values() if f.run.term is term]:
+            match flight.stage:
+                case Stage.CLAIMING | Stage.RETURNING:
+                    del self.flights[flight.run.run_id]
+                case Stage.PREPARING:
+                    flight.doom = Doom.LOST
+                    self._out.append(Drop(flight.run.run_id))
+                case Stage.STARTING | Stage.RUNNING if not flight.run.job.may_finish:
+                    self._kill(flight, Doom.LOST, grace_s=0)
+                case _:
+                    pass
+
+    # ------------------------------------------------------------------ planning
+
+    def plan(self, now: Now) -> None:
+        """With the gate open: claim what is due, and what waits and may start. One batch."""
+        sheet = _Sheet()
+        for job, since in self._agenda.pop_due(now.wall):
+            self._fresh(job, since, now, sheet)
+        self._take_waiting(now, sheet)
+        self._send(sheet, now)
+
+    def _fresh(self, job: Job, since: datetime, now: Now, sheet: _Sheet) -> None:
+        past = backlog(job, since, now.wall, on_time=ON_TIME)
+        sheet.entries += past.entries
+        sheet.gaps += past.gaps
+        for scheduled_for in past.due:
+            self._due(job, SlotKey(job.name, scheduled_for), now, sheet)
+
+    def _due(self, job: Job, slot: SlotKey, now: Now, sheet: _Sheet) -> None:
+        if now.wall - slot.scheduled_for > ON_TIME:
+            sheet.entries.append(Entry(slot, State.DUE, origin=Origin.CATCHUP, next_at=now.wall))
+        elif self._active(job.name):
+            sheet.entries.append(Entry(slot, State.SKIPPED, Reason.OVERLAP))
+        elif self._full():
+            sheet.entries.append(Entry(slot, State.DUE, next_at=slot.scheduled_for))
+        else:
+            self._claim(job, slot, None, sheet)
+
+    def _take_waiting(self, now: Now, sheet: _Sheet) -> None:
+        while self._waiting and self._waiting[0][0] <= now.wall and not self._full():
+            row = self._waiting[0][-1]
+            job = self._jobs.get(row.slot.job)
+            if row.origin is Origin.CATCHUP and now.boot_ns < self._paced_until_ns:
+                return
+            heapq.heappop(self._waiting)
+            if job is None:
+                sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
+            elif _too_late(job, row, now):
+                sheet.end(row, State.MISSED, Reason.LATE)
+            elif self._active(job.name):
+                self._parked.setdefault(job.name, []).append(row)
+            else:
+                self._pace(row, now)
+                self._claim(job, row.slot, row.attempt, sheet)
+
+    def _pace(self, row: DueRow, now: Now) -> None:
+        if row.origin is Origin.CATCHUP:
+            self._paced_until_ns = now.boot_ns + int(SECOND_NS / self._pool.catchup_rate)
+
+    def _claim(self, job: Job, slot: SlotKey, seen: int | None, sheet: _Sheet) -> None:
+        assert self._term is not None
+        run = Run(self._draw(), slot, (seen or 0) + 1, self._term, job)
+        self.flights[run.run_id] = Flight(run)
+        sheet.claims.append(Claim(slot, run.run_id, seen))
+
+    def _send(self, sheet: _Sheet, now: Now) -> None:
+        assert self._term is not None
+        assert self._planned is not None
+        floor, self._planned = self._planned, max(self._planned, now.wall)
+        if not (sheet.claims or sheet.entries or sheet.gaps):
+            return
+        batch = Batch(
+            tuple(sheet.claims), tuple(sheet.entries), self.planned_to, now.wall, tuple(sheet.gaps)
+        )
+        self._floors[batch] = floor
+        self._out.append(Take(self._term, batch))
+
+    @property
+    def planned_to(self) -> datetime:
+        """Every slot up to here is a row, or stands in the batch about to be sent."""
+        assert self._planned is not None
+        return min(self._floors.values(), default=self._planned)
+
+    # ------------------------------------------------------------------ answers of the ledger
+
+    def on_batch(self, batch: Batch, answer: Taken, now: Now, *, gate_open: bool) -> None:
+        self._floors.pop(batch, None)
+        for entry in batch.entries:
+            self._recorded(entry)
+        for gap in batch.gaps:
+            self._out.append(_missed(gap))
+        for claim in batch.claims:
+            self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, gate_open)
+
+    def _recorded(self, entry: Entry) -> None:
+        slot = entry.slot
+        if entry.state is State.DUE:
+            self._wait(DueRow(slot, entry.seen or 0, entry.origin, entry.next_at))
+            return
+        event = "slot.missed" if entry.state is State.MISSED else "slot.skipped"
+        fields = {"job": slot.job, "scheduled_for": slot.scheduled_for, "reason": entry.reason}
+        self._out.append(Emit(event, fields))
+
+    def _claimed(self, run_id: str, attempt: int | None, now: Now, gate_open: bool) -> None:
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return
+        if attempt is None:
+            self._leave(flight)
+            return
+        run = flight.run
+        flight.run = Run(run_id, run.slot, attempt, run.term, run.job)
+        if gate_open:
+            flight.stage = Stage.PREPARING
+            self._out.append(Prepare(flight.run))
+        else:
+            self._put_back(flight, now)
+
+    def on_put_back(self, run_id: str, *, changed: bool, now: Now) -> None:
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return
+        run = flight.run
+        if changed and self._current(flight):
+            self._wait(DueRow(run.slot, run.attempt, Origin.SCHEDULE, now.wall + RETRY_AFTER))
+        self._leave(flight)
+
+    def on_finish(self, run_id: str) -> Run | None:
+        """The run whose end is now written, refused, or given up."""
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return None
+        self._leave(flight)
+        return flight.run
+
+    # ------------------------------------------------------------------ reports of the runners
+
+    def on_prepared(self, run_id: str, *, deadline_ns: int | None) -> None:
+        """deadline_ns: of the gate, None if it is closed."""
+        flight = self.flights.get(run_id)
+        if flight is None or flight.doom is not None:
+            return
+        if deadline_ns is None or not self._current(flight):
+            self._out.append(Drop(run_id))
+            return
+        flight.stage = Stage.STARTING
+        self._out.append(Go(flight.run, deadline_ns))
+
+    def on_not_started(self, run_id: str, now: Now) -> None:
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return
+        if self._current(flight):
+            self._put_back(flight, now)
+        else:
+            self._leave(flight)
+
+    def on_started(self, run_id: str, at: datetime) -> None:
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return
+        flight.stage = Stage.RUNNING
+        late = at - flight.run.slot.scheduled_for
+        self._out.append(Emit("run.started", _about(flight.run) | {"late_ms": _ms(late)}))
+
+    def on_ended(self, run_id: str, result: Result) -> None:
+        flight = self.flights.get(run_id)
+        if flight is None:
+            return
+        finish = _finish_of(flight, result)
+        self._out.append(Emit("run.finished", _about(flight.run) | _how(finish)))
+        if flight.doom is Doom.LOST:  # the next leader's sweep ends the row
+            self._leave(flight)
+            return
+        flight.stage = Stage.FINISHING
+        once = not self._current(flight)
+        self._out.append(WriteFinish(flight.run.term, finish, once=once))
+        self._unpark(flight.run.slot.job)
+
+    # ------------------------------------------------------------------ leaving
+
+    def drain(self, now: Now, *, since_ns: int, drain_s: float) -> None:
+        """While stopping: drop what has not started, end what outlasts its share of the drain."""
+        for flight in self.flights.values():
+            if flight.doom is not None:
+                continue
+            if flight.stage is Stage.PREPARING:
+                flight.doom = Doom.SHUTDOWN
+                self._out.append(Drop(flight.run.run_id))
+            elif flight.stage is Stage.RUNNING and (
+                now.boot_ns >= self._drained_ns(flight, since_ns, drain_s)
+            ):
+                self._kill(flight, Doom.SHUTDOWN, grace_s=flight.run.job.grace_s)
+
+    def drain_alarm(self, *, since_ns: int, drain_s: float) -> int | None:
+        """When `drain` next has something to do, on the boot clock."""
+        running = (f for f in self.flights.values() if f.stage is Stage.RUNNING and not f.doom)
+        return min((self._drained_ns(f, since_ns, drain_s) for f in running), default=None)
+
+    @staticmethod
+    def _drained_ns(flight: Flight, since_ns: int, drain_s: float) -> int:
+        own = flight.run.job.drain_s
+        share = drain_s if own is None else min(own, drain_s)
+        return since_ns + int(share * SECOND_NS)
+
+    def kill_all(self, doom: Doom) -> None:
+        """At once and without grace, whatever the job says."""
+        for flight in self.flights.values():
+            if flight.stage is Stage.PREPARING:
+                flight.doom = doom
+                self._out.append(Drop(flight.run.run_id))
+            elif flight.stage in (Stage.STARTING, Stage.RUNNING):
+                self._kill(flight, doom, grace_s=0)
+
+    def _kill(self, flight: Flight, doom: Doom, *, grace_s: float) -> None:
+        flight.doom = doom
+        self._out.append(Kill(flight.run.run_id, grace_s))
+
+    @property
+    def doomed(self) -> bool:
+        """Whether a run is still being ended."""
+        return any(f.doom is not None and f.stage in ACTIVE for f in self.flights.values())
+
+    # ------------------------------------------------------------------ alarms
+
+    def wake_wall(self) -> datetime | None:
+        """When a slot is due or a waiting row may start, the gate being open."""
+        times = [t for t in (self._agenda.next_time(), self._next_waiting()) if t is not None]
+        return min(times, default=None)
+
+    def _next_waiting(self) -> datetime | None:
+        if not self._waiting or self._full() or self.pace_alarm() is not None:
+            return None
+        return self._waiting[0][0]
+
+    def pace_alarm(self) -> int | None:
+        """When the next catch-up row may start, on the boot clock; None if none waits for that."""
+        if self._full() or not self._waiting or not self._paced_until_ns:
+            return None
+        row = self._waiting[0][-1]
+        return self._paced_until_ns if row.origin is Origin.CATCHUP else None
+
+    # ------------------------------------------------------------------ small things
+
+    def _current(self, flight: Flight) -> bool:
+        return flight.run.term is self._term
+
+    def _active(self, job: str) -> bool:
+        return any(
+            f.run.slot.job == job and f.stage in ACTIVE and self._current(f)
+            for f in self.flights.values()
+        )
+
+    def _full(self) -> bool:
+        return sum(f.stage in ACTIVE for f in self.flights.values()) >= self._pool.max_parallel
+
+    def _wait(self, row: DueRow) -> None:
+        ready_at = row.next_at or row.slot.scheduled_for
+        heapq.heappush(self._waiting, (ready_at, row.slot, row))
+
+    def _unpark(self, job: str) -> None:
+        for row in self._parked.pop(job, ()):
+            self._wait(row)
+
+    def _put_back(self, flight: Flight, now: Now) -> None:
+        flight.stage = Stage.RETURNING
+        run = flight.run
+        put_back = PutBack(run.slot, run.attempt, run.run_id, now.wall)
+        self._out.append(WritePutBack(run.term, put_back))
+
+    def _leave(self, flight: Flight) -> None:
+        self.flights.pop(flight.run.run_id, None)
+        self._unpark(flight.run.slot.job)
+
+
+class _Sheet:
+    """A batch in the making."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+        self.entries: list[Entry] = []
+        self.gaps: list[Gap] = []
+
+    def end(self, row: DueRow, state: State, reason: Reason) -> None:
+        """Settle a waiting row without a run."""
+        self.entries.append(
+            Entry(row.slot, state, reason, row.origin, row.next_at, seen=row.attempt)
+        )
+
+
+def _too_late(job: Job, row: DueRow, now: Now) -> bool:
+    if job.start_within_s is None:
+        return False
+    return now.wall - row.slot.scheduled_for > timedelta(seconds=job.start_within_s)
+
+
+def _finish_of(flight: Flight, result: Result) -> Finish:
+    state, reason = _outcome(flight, result)
+    again = reason is Reason.SHUTDOWN and flight.run.job.delivery is Delivery.AT_LEAST_ONCE
+    run = flight.run
+    return Finish(
+        slot=run.slot,
+        attempt=run.attempt,
+        run_id=run.run_id,
+        state=State.DUE if again else state,
+        attempt_state=state,
+        reason=None if again else reason,
+        result=result,
+    )
+
+
+def _outcome(flight: Flight, result: Result) -> tuple[State, Reason | None]:
+    if flight.doom is Doom.LOST:
+        return State.ABANDONED, Reason.LOST_LEADERSHIP
+    if result.ok:
+        return State.SUCCEEDED, None
+    if flight.doom is Doom.SHUTDOWN:
+        return State.CANCELLED, Reason.SHUTDOWN
+    return (State.TIMED_OUT if result.timed_out else State.FAILED), None
+
+
+def _about(run: Run) -> dict[str, object]:
+    return {
+        "job": run.slot.job,
+        "scheduled_for": run.slot.scheduled_for,
+        "attempt": run.attempt,
+        "fence": run.term.fence,
+    }
+
+
+def _how(finish: Finish) -> dict[str, object]:
+    result = finish.result
+    how: dict[str, object] = {
+        "outcome": finish.attempt_state,
+        "duration_ms": round(result.duration_ns / 1e6, 3),
+    }
+    if finish.reason is not None:
+        how["reason"] = finish.reason
+    if result.error is not None:
+        how["error"] = result.error.strip().splitlines()[-1]
+    return how
+
+
+def _missed(gap: Gap) -> Emit:
+    fields = {
+        "job": gap.job,
+        "scheduled_for": gap.first,
+        "last": gap.last,
+        "slots": gap.slots,
+        "reason": gap.reason,
+    }
+    return Emit("slot.missed", fields)
+
+
+def _ms(delta: timedelta) -> float:
+    return round(delta.total_seconds() * 1e3, 3)

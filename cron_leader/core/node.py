@@ -1,0 +1,707 @@
+"""One node's decisions as data: `step(event, now)` returns what is to be done, and does nothing.
+
+A node stands out of line until its ledger answers, joins the line with a new nonce and lease, and,
+once elected, raises the ledger's fence, settles the past and opens its gate, in that order. A lost
+term is never resumed: its runs end, its keys and lease go, and the node starts over. The daemon,
+the tests and the simulator drive the same object.
+
+Not decided here: what etcd's answers mean (etcd/), what a slot's row holds (ledger/), whether a
+process has ended (runners/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from cron_leader.core import messages as m
+from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom, Pool
+from cron_leader.core.gate import CloseReason, Gate
+from cron_leader.core.messages import Effect, Event, Now
+from cron_leader.core.model import Applied, Candidate, DueRow, Job, Past, Refused, Taken, Term
+from cron_leader.core.takeover import settle
+
+HEARTBEAT_NS = SECOND_NS
+RAISE_ANSWER_NS = 2 * SECOND_NS
+"""A raise that the ledger does not answer is given up this long after the election."""
+LOOK_AGAIN_NS = 5 * SECOND_NS
+"""A node kept out of line by something only a person can mend looks again this often."""
+BACKOFF_NS = (SECOND_NS // 2, 5 * SECOND_NS)
+FORCED_EXIT = 128
+
+
+class Phase(StrEnum):
+    """Where the node stands; the values are shown by `status`."""
+
+    OUT = "out of line"
+    PROBING = "probing"
+    JOINING = "in line"
+    RAISING = "raising"
+    SETTLING = "settling"
+    LEADING = "leading"
+    CLOSING = "closing"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class EndReason(StrEnum):
+    """Why a term ended (event term.ended)."""
+
+    RESIGNED = "resigned"
+    STOPPING = "stopping"
+    LEASE_LOST = "lease_lost"
+    KEY_DELETED = "key_deleted"
+    KEY_OVERWRITTEN = "key_overwritten"
+    DEADLINE = "deadline"
+    REFUSED = "refused"
+    LEDGER_UNREACHABLE = "ledger_unreachable"
+    RAISE_FAILED = "raise_failed"
+    WRONG_LEDGER = "wrong_ledger"
+    SUPERVISOR_GONE = "supervisor_gone"
+    HISTORY = "history"
+
+
+_SHUT_BY: Mapping[EndReason, CloseReason] = {
+    EndReason.STOPPING: CloseReason.STOPPING,
+    EndReason.RESIGNED: CloseReason.STOPPING,
+    EndReason.LEASE_LOST: CloseReason.DEADLINE,
+    EndReason.KEY_DELETED: CloseReason.WATCH,
+    EndReason.KEY_OVERWRITTEN: CloseReason.WATCH,
+    EndReason.DEADLINE: CloseReason.DEADLINE,
+    EndReason.REFUSED: CloseReason.NOT_RAISED,
+    EndReason.LEDGER_UNREACHABLE: CloseReason.NOT_SETTLED,
+    EndReason.SUPERVISOR_GONE: CloseReason.SUPERVISOR,
+}
+
+_UNRECORDED = frozenset(
+    {EndReason.REFUSED, EndReason.LEDGER_UNREACHABLE, EndReason.RAISE_FAILED, EndReason.HISTORY}
+)
+"""Ends that the ledger already refuses, or cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Durations of one node. margin_ns is what the deadline lies before the lease's own end."""
+
+    ttl_ns: int
+    margin_ns: int
+    drain_s: float
+    max_clock_skew_s: float
+    pool: Pool
+
+
+class Node:
+    """The state machine of one node in one election. Not thread-safe; never blocks, never raises
+    on an event of an older nonce (it is dropped)."""
+
+    def __init__(
+        self,
+        *,
+        election: str,
+        name: str,
+        jobs: Mapping[str, Job],
+        limits: Limits,
+        draw: Callable[[], str],
+    ) -> None:
+        """draw: 128 random bits as 32 hex digits, for nonces, leases and run ids."""
+        self._election, self._name, self._jobs = election, name, jobs
+        self._limits, self._draw = limits, draw
+        self._out: list[Effect] = []
+        self._dispatch = Dispatch(limits.pool, draw=draw, out=self._out)
+        self.phase = Phase.OUT
+        self.gate = Gate()
+        self.term: Term | None = None
+        self._nonce: str | None = None
+        self._lease = 0
+        self._candidate: Candidate | None = None
+        self._elected_at: datetime | None = None
+        self._now = Now(0, datetime.min.replace(tzinfo=UTC))
+        self._offset: timedelta | None = None
+        self._was_open = False
+        self._joined_once = False
+        self._retry_ns: int | None = 0
+        self._backoff_ns = BACKOFF_NS[0]
+        self._elected_ns = self._raise_by_ns = 0
+        self._doubt: Refused | None = None
+        self._close_by_ns = 0
+        self._beat_ns = 0
+        self._beating = False
+        self._verify_ns = 0
+        self._probe_ns = 0
+        self._probing = False
+        self._ledger_down_ns: int | None = None
+        self._silent_ns: int | None = None
+        self._stop_ns: int | None = None
+        self._closing_term = False
+        self._exit: m.Exit | None = None
+
+    # ------------------------------------------------------------------ the step
+
+    def step(self, event: Event, now: Now) -> list[Effect]:
+        """What follows from `event` at `now`, in order. Deadlines are looked at first: an event
+        that was read late must not act for a term that is over."""
+        if self.phase is Phase.STOPPED:
+            return []
+        self._now = now
+        self._look_at_clocks()
+        self._on(event)
+        self._proceed()
+        self._tell_gate()
+        effects = self._out[:]
+        self._out.clear()
+        return effects
+
+    def closed(self, boot_ns: int) -> CloseReason | None:
+        """Why no run may start at boot_ns; None: the gate is open."""
+        return self.gate.closed(boot_ns) if self.term is not None else CloseReason.NOT_RAISED
+
+    def _open(self) -> bool:
+        return self.closed(self._now.boot_ns) is None
+
+    def _do(self, effect: Effect) -> None:
+        self._out.append(effect)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        self._do(m.Emit(event, fields))
+
+    # ------------------------------------------------------------------ clocks
+
+    def _look_at_clocks(self) -> None:
+        now = self._now
+        offset = now.wall - _since_boot(now.boot_ns)
+        if self._offset is not None and self._nonce is not None:
+            jump = offset - self._offset
+            if abs(jump) > timedelta(microseconds=self._limits.margin_ns // 2000):
+                self._jumped(jump)
+        self._offset = offset
+        if self._in_term() and now.boot_ns >= self.gate.deadline_ns:
+            self._end(EndReason.DEADLINE)
+
+    def _jumped(self, by: timedelta) -> None:
+        self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
+        self.gate = replace(self.gate, jumped_ns=self._now.boot_ns)
+        self._verify_ns = self._now.boot_ns
+
+    def _in_term(self) -> bool:
+        return self.phase in (Phase.RAISING, Phase.SETTLING, Phase.LEADING)
+
+    # ------------------------------------------------------------------ dispatch of events
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case m.Woke():
+                pass
+            case m.StopAsked(signal):
+                self._on_stop(signal)
+            case m.SupervisorGone():
+                self._on_supervisor_gone()
+            case m.SupervisorSilent():
+                self._on_supervisor_silent()
+            case m.SupervisorAnswered():
+                self._silent_ns = None
+                self.gate = replace(self.gate, unsupervised=False)
+            case m.LedgerReached():
+                self._on_ledger_reached()
+            case m.LedgerFailed(text, permanent):
+                self._on_ledger_failed(text, permanent)
+            case m.Prepared() | m.Started() | m.NotStarted() | m.RunEnded():
+                self._on_runner(event)
+            case m.FinishAnswered():
+                self._on_finish(event)
+            case _ if event.nonce == self._nonce:
+                self._on_candidacy(event)
+            case _:
+                pass
+
+    def _on_runner(self, event: m.Prepared | m.Started | m.NotStarted | m.RunEnded) -> None:
+        match event:
+            case m.Prepared(run_id):
+                deadline_ns = self.gate.deadline_ns if self._open() else None
+                self._dispatch.on_prepared(run_id, deadline_ns=deadline_ns)
+            case m.Started(run_id, at):
+                self._dispatch.on_started(run_id, at)
+            case m.NotStarted(run_id, _):
+                self._dispatch.on_not_started(run_id, self._now)
+            case m.RunEnded(run_id, result):
+                self._dispatch.on_ended(run_id, result)
+            case _:
+                assert_never(event)
+
+    def _on_finish(self, event: m.FinishAnswered) -> None:
+        run = self._dispatch.on_finish(event.run_id)
+        if isinstance(event.answer, Refused):
+            self._refused(event.answer, event.nonce, run and run.term.fence)
+
+    def _on_candidacy(self, event: _Candidacy) -> None:
+        match event:
+            case m.LeaseRenewed(_, sent_ns, ttl_ns):
+                self.gate = self.gate.renewed(sent_ns, ttl_ns, self._limits.margin_ns)
+            case m.LeaseLost():
+                self._end(EndReason.LEASE_LOST)
+            case m.JoinFailed():
+                self._on_join_failed(event)
+            case m.Elected(_, revision, cluster):
+                self._on_elected(revision, cluster)
+            case m.WatchOpened():
+                self.gate = replace(self.gate, watching=True)
+            case m.WatchBroken():
+                self.gate = replace(self.gate, watching=False)
+            case m.KeyDeleted():
+                self._end(EndReason.KEY_DELETED)
+            case m.KeyOverwritten():
+                self._end(EndReason.KEY_OVERWRITTEN)
+            case m.Verified(_, sent_ns):
+                self._on_verified(sent_ns)
+            case m.Left():
+                self._on_left()
+            case _:
+                self._on_ledger(event)
+
+    def _on_ledger(self, event: _LedgerAnswer) -> None:
+        match event:
+            case m.RaiseWaits():
+                self._raise_by_ns = self._elected_ns + self._limits.ttl_ns + SECOND_NS
+            case m.Raised(_, answer):
+                self._on_raised(answer)
+            case m.PastRead(_, past):
+                self._on_past(past)
+            case m.Settled(_, answer):
+                self._on_settled(answer)
+            case m.BatchAnswered(_, batch, answer):
+                if self._held(answer):
+                    assert isinstance(answer, Taken)
+                    self._dispatch.on_batch(batch, answer, self._now, gate_open=self._open())
+            case m.HeartbeatAnswered(_, answer, asked):
+                self._on_heartbeat(answer, asked)
+            case m.PutBackAnswered(_, run_id, answer):
+                if self._held(answer):
+                    assert isinstance(answer, Applied)
+                    self._dispatch.on_put_back(run_id, changed=answer.changed, now=self._now)
+            case m.TermClosed():
+                if self._closing_term:
+                    self._leave()
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------------ out of line, and joining
+
+    def _on_ledger_reached(self) -> None:
+        self._probing = False
+        self._ledger_down_ns = None
+        if self.phase is Phase.PROBING:
+            self._join()
+
+    def _on_ledger_failed(self, text: str, permanent: bool) -> None:
+        self._probing = False
+        if self._ledger_down_ns is None:
+            self._ledger_down_ns = self._now.boot_ns
+        if self.phase is Phase.PROBING:
+            if permanent and not self._joined_once:
+                self._stop_with(2, text)
+            else:
+                self._stay_out(self._next_backoff())
+        elif self.phase is Phase.JOINING:
+            self._leave()
+
+    def _join(self) -> None:
+        self._nonce = self._draw()
+        self._lease = (int(self._draw()[:16], 16) >> 1) | 1
+        self.gate = Gate(stopping=self._stop_ns is not None)
+        self.phase = Phase.JOINING
+        self._probe_ns = self._now.boot_ns + self._limits.ttl_ns // 2
+        self._emit("term.campaigning", lease=self._lease)
+        self._do(m.Join(self._nonce, self._lease))
+
+    def _on_join_failed(self, event: m.JoinFailed) -> None:
+        first, self._joined_once = not self._joined_once, True
+        if event.permanent and first:
+            self._stop_with(2, event.text)
+        elif self._in_term():
+            self._end(EndReason.LEASE_LOST)
+        elif self.phase is Phase.JOINING:
+            self._nonce = None
+            self._stay_out(LOOK_AGAIN_NS if event.permanent else self._next_backoff())
+
+    def _stay_out(self, for_ns: int) -> None:
+        self.phase = Phase.OUT
+        self._retry_ns = self._now.boot_ns + for_ns
+
+    def _next_backoff(self) -> int:
+        backoff_ns = self._backoff_ns
+        self._backoff_ns = min(2 * backoff_ns, BACKOFF_NS[1])
+        return backoff_ns
+
+    # ------------------------------------------------------------------ elected, raised, settled
+
+    def _on_elected(self, revision: int, cluster: int) -> None:
+        if self.phase is not Phase.JOINING:
+            return
+        assert self._nonce is not None
+        self._joined_once = True
+        self._backoff_ns = BACKOFF_NS[0]
+        self._elected_at = self._now.wall
+        self._candidate = Candidate(
+            self._election, self._nonce, self._name, self._lease, revision, cluster
+        )
+        self.phase = Phase.RAISING
+        self._elected_ns = self._now.boot_ns
+        self._raise_by_ns = self._elected_ns + RAISE_ANSWER_NS
+        self._emit("term.elected", lease=self._lease, revision=revision)
+        self._do(m.Raise(self._candidate))
+
+    def _on_raised(self, answer: int | Refused) -> None:
+        if self.phase is not Phase.RAISING:
+            return
+        if isinstance(answer, Refused):
+            self._raise_refused(answer)
+            return
+        c, at = self._candidate, self._elected_at
+        assert c is not None
+        assert at is not None
+        self.term = Term(c.election, answer, c.nonce, c.node, c.lease, at)
+        self.gate = replace(self.gate, raised=True)
+        self.phase = Phase.SETTLING
+        self._emit("term.raised", fence=answer, lease=c.lease)
+        self._do(m.ReadPast(self.term))
+
+    def _raise_refused(self, answer: Refused) -> None:
+        """Either a newer leader raised, or etcd's history went back: the key itself decides."""
+        if answer.history:
+            self._history(answer)
+            return
+        self._doubt = answer
+        self._verify_ns = self._now.boot_ns
+
+    def _on_verified(self, sent_ns: int) -> None:
+        self.gate = self.gate.verified(sent_ns)
+        if self._doubt is not None and self.phase is Phase.RAISING:
+            self._history(self._doubt)
+
+    def _history(self, answer: Refused) -> None:
+        self._emit("ledger.refused", what=answer.what, high=answer.high, error=answer.text)
+        self._end(EndReason.HISTORY)
+
+    def _on_past(self, past: Past) -> None:
+        if self.phase is Phase.SETTLING and self.term is not None:
+            settlement = settle(self._jobs, past, self._now.wall)
+            self._planned_to = settlement.planned_to
+            self._do(m.Settle(self.term, settlement))
+
+    def _on_settled(self, answer: tuple[DueRow, ...] | Refused) -> None:
+        if self.phase is not Phase.SETTLING or not self._held(answer):
+            return
+        assert not isinstance(answer, Refused)
+        assert self.term is not None
+        self.phase = Phase.LEADING
+        self.gate = replace(self.gate, settled=True)
+        self._dispatch.begin(self.term, self._jobs, self._planned_to, answer)
+        self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
+
+    # ------------------------------------------------------------------ leading
+
+    def _on_heartbeat(self, answer: Applied | Refused, asked: datetime) -> None:
+        self._beating = False
+        if not self._held(answer):
+            return
+        assert isinstance(answer, Applied)
+        if answer.ledger_now is not None:
+            skew = abs((answer.ledger_now - asked).total_seconds())
+            self.gate = replace(self.gate, skewed=skew > self._limits.max_clock_skew_s)
+
+    def _held(self, answer: object) -> bool:
+        """Whether the write was made under our fence; if it was refused, the term is over."""
+        if not isinstance(answer, Refused):
+            return True
+        assert self._nonce is not None
+        self._refused(answer, self._nonce, self.term and self.term.fence)
+        return False
+
+    def _refused(self, answer: Refused, nonce: str, fence: int | None) -> None:
+        self._emit("ledger.refused", what=answer.what, high=answer.high, fence=fence)
+        if nonce == self._nonce:
+            self._end(EndReason.REFUSED)
+
+    def _on_supervisor_silent(self) -> None:
+        if self._in_term() and self._silent_ns is None:
+            self._silent_ns = self._now.boot_ns
+            self.gate = replace(self.gate, unsupervised=True)
+            self._do(m.AskSupervisor())
+
+    # ------------------------------------------------------------------ the term ends
+
+    def _end(self, reason: EndReason) -> None:
+        """End the term, or the candidacy: runs first, then the keys."""
+        if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
+            return
+        if self._in_term():
+            self._close_gate(_SHUT_BY.get(reason))
+            self._emit("term.ended", reason=reason, fence=self.term and self.term.fence)
+        assert self._nonce is not None
+        self._do(m.Abandon(self._nonce))
+        if self.term is not None and reason not in _UNRECORDED:
+            self._do(m.CloseTerm(self.term, reason))
+        self._dispatch.end()
+        self._close_by_ns = self._now.boot_ns + self._limits.margin_ns // 2
+        slow = reason in (EndReason.HISTORY, EndReason.WRONG_LEDGER)
+        self._retry_ns = self._now.boot_ns + (LOOK_AGAIN_NS if slow else 0)
+        self.phase = Phase.CLOSING
+        self._forget_term()
+
+    def _forget_term(self) -> None:
+        self.term = self._candidate = self._elected_at = self._doubt = None
+        self._silent_ns = None
+        self._closing_term = self._beating = False
+        self.gate = Gate(stopping=self._stop_ns is not None)
+
+    def _leave(self) -> None:
+        assert self._nonce is not None
+        if self.term is not None:
+            self._emit("term.ended", reason=EndReason.STOPPING, fence=self.term.fence)
+            self._dispatch.end()
+        self._forget_term()
+        self.phase = Phase.LEAVING
+        self._do(m.Leave(self._nonce))
+
+    def _on_left(self) -> None:
+        self._nonce = None
+        self._stay_out(max(0, (self._retry_ns or 0) - self._now.boot_ns))
+
+    # ------------------------------------------------------------------ stopping
+
+    def _on_stop(self, signal: int) -> None:
+        if self._stop_ns is not None:
+            self._dispatch.kill_all(Doom.SHUTDOWN)
+            self._exit = m.Exit(FORCED_EXIT + signal, "second signal")
+            self._finish()
+            return
+        self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        self._emit("node.stopping")
+        self._stop_ns = self._now.boot_ns
+        self.gate = replace(self.gate, stopping=True)
+        match self.phase:
+            case Phase.PROBING:
+                self.phase = Phase.OUT
+            case Phase.JOINING:
+                self._leave()
+            case Phase.RAISING | Phase.SETTLING:
+                self._end(EndReason.STOPPING)
+            case _:
+                pass
+
+    def _on_supervisor_gone(self) -> None:
+        if self.phase is Phase.STOPPED:
+            return
+        self._exit = m.Exit(1, "the supervisor died")
+        if self._stop_ns is None:
+            self._begin_stop()
+        self._dispatch.kill_all(Doom.SHUTDOWN)
+
+    def _stop_with(self, code: int, text: str) -> None:
+        self._exit = m.Exit(code, text)
+        self._stop_ns = self._now.boot_ns
+        self._nonce = None
+        self._stay_out(0)
+
+    def _finish(self) -> None:
+        self.phase = Phase.STOPPED
+        self._do(self._exit or m.Exit(0))
+
+    # ------------------------------------------------------------------ what time brings
+
+    def _proceed(self) -> None:
+        """Everything that is due at this instant, in the phase the node is in."""
+        match self.phase:
+            case Phase.OUT:
+                self._proceed_out()
+            case Phase.JOINING:
+                self._proceed_joining()
+            case Phase.RAISING:
+                self._proceed_raising()
+            case Phase.SETTLING:
+                self._proceed_term()
+            case Phase.LEADING:
+                self._proceed_leading()
+            case Phase.CLOSING:
+                self._proceed_closing()
+            case _:
+                pass
+
+    def _proceed_out(self) -> None:
+        if self._stop_ns is not None:
+            self._drain()
+            if not self._dispatch.flights:
+                self._finish()
+        elif self._due(self._retry_ns):
+            self.phase = Phase.PROBING
+            self._do(m.Probe())
+
+    def _proceed_joining(self) -> None:
+        if self._due(self._probe_ns) and not self._probing:
+            self._probing = True
+            self._probe_ns = self._now.boot_ns + self._limits.ttl_ns // 2
+            self._do(m.Probe())
+
+    def _proceed_raising(self) -> None:
+        self._verify()
+        if self._due(self._raise_by_ns):
+            self._end(EndReason.RAISE_FAILED)
+
+    def _proceed_term(self) -> bool:
+        """What holds between raise and end; False if it ended the term."""
+        self._verify()
+        for since_ns, reason in (
+            (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
+            (self._silent_ns, EndReason.SUPERVISOR_GONE),
+        ):
+            if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
+                self._end(reason)
+                return False
+        return True
+
+    def _proceed_leading(self) -> None:
+        if not self._proceed_term():
+            return
+        if self._open():
+            self._dispatch.plan(self._now)
+        self._beat()
+        if self._stop_ns is not None:
+            self._drain()
+            self._close_term()
+
+    def _close_term(self) -> None:
+        if self._dispatch.flights or self._closing_term:
+            return
+        assert self.term is not None
+        self._closing_term = True
+        self._do(m.CloseTerm(self.term, EndReason.STOPPING))
+
+    def _proceed_closing(self) -> None:
+        if not self._dispatch.doomed or self._due(self._close_by_ns):
+            self._leave()
+
+    def _drain(self) -> None:
+        assert self._stop_ns is not None
+        drain_s = self._limits.drain_s
+        self._dispatch.drain(self._now, since_ns=self._stop_ns, drain_s=drain_s)
+
+    def _beat(self) -> None:
+        if self._due(self._beat_ns) and not self._beating:
+            assert self.term is not None
+            self._beating = True
+            self._beat_ns = self._now.boot_ns + HEARTBEAT_NS
+            self._do(m.Heartbeat(self.term, self._dispatch.planned_to))
+
+    def _verify(self) -> None:
+        doubtful = self.gate.jumped_ns is not None or self._doubt is not None
+        if doubtful and self._due(self._verify_ns):
+            assert self._nonce is not None
+            self._verify_ns = self._now.boot_ns + SECOND_NS
+            self._do(m.Verify(self._nonce))
+
+    def _due(self, at_ns: int | None) -> bool:
+        return at_ns is not None and self._now.boot_ns >= at_ns
+
+    # ------------------------------------------------------------------ the gate, seen from outside
+
+    def _tell_gate(self) -> None:
+        if self.term is None or self.phase is not Phase.LEADING:
+            return
+        reason = self.closed(self._now.boot_ns)
+        if reason is None and not self._was_open:
+            self._was_open = True
+            self._emit("gate.opened", fence=self.term.fence, lease=self.term.lease)
+        elif reason is not None:
+            self._close_gate(reason)
+
+    def _close_gate(self, reason: CloseReason | None) -> None:
+        if self._was_open:
+            assert self.term is not None
+            self._was_open = False
+            self._emit("gate.closed", reason=reason, fence=self.term.fence)
+
+    # ------------------------------------------------------------------ alarms
+
+    def wake_wall(self) -> datetime | None:
+        """When the wall clock next brings something to do."""
+        if self.phase is Phase.LEADING and self._open():
+            return self._dispatch.wake_wall()
+        return None
+
+    def wake_boot_ns(self) -> int | None:
+        """When the boot clock next brings something to do."""
+        return min((at for at in self._alarms() if at is not None), default=None)
+
+    def _alarms(self) -> list[int | None]:
+        match self.phase:
+            case Phase.OUT if self._stop_ns is None:
+                return [self._retry_ns]
+            case Phase.OUT:
+                return [self._drain_alarm()]
+            case Phase.JOINING:
+                return [None if self._probing else self._probe_ns]
+            case Phase.RAISING:
+                doubt = self._verify_ns if self._doubt or self.gate.jumped_ns else None
+                return [self.gate.deadline_ns, self._raise_by_ns, doubt]
+            case Phase.SETTLING:
+                return self._term_alarms()
+            case Phase.LEADING:
+                return [*self._term_alarms(), *self._leading_alarms()]
+            case Phase.CLOSING:
+                return [self._close_by_ns]
+            case _:
+                return []
+
+    def _term_alarms(self) -> list[int | None]:
+        ttl_ns = self._limits.ttl_ns
+        return [
+            self.gate.deadline_ns,
+            self._verify_ns if self.gate.jumped_ns is not None else None,
+            None if self._ledger_down_ns is None else self._ledger_down_ns + ttl_ns,
+            None if self._silent_ns is None else self._silent_ns + ttl_ns,
+        ]
+
+    def _leading_alarms(self) -> list[int | None]:
+        return [
+            None if self._beating else self._beat_ns,
+            self._dispatch.pace_alarm() if self._open() else None,
+            self._drain_alarm(),
+        ]
+
+    def _drain_alarm(self) -> int | None:
+        if self._stop_ns is None:
+            return None
+        return self._dispatch.drain_alarm(since_ns=self._stop_ns, drain_s=self._limits.drain_s)
+
+
+_LedgerAnswer = (
+    m.RaiseWaits
+    | m.Raised
+    | m.PastRead
+    | m.Settled
+    | m.BatchAnswered
+    | m.HeartbeatAnswered
+    | m.PutBackAnswered
+    | m.TermClosed
+)
+_Candidacy = (
+    m.LeaseRenewed
+    | m.LeaseLost
+    | m.JoinFailed
+    | m.Elected
+    | m.WatchOpened
+    | m.WatchBroken
+    | m.KeyDeleted
+    | m.KeyOverwritten
+    | m.Verified
+    | m.Left
+    | _LedgerAnswer
+)
+
+
+def _since_boot(boot_ns: int) -> timedelta:
+    return timedelta(microseconds=boot_ns // 1000)

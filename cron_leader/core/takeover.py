@@ -1,0 +1,65 @@
+"""What a new leader writes about the past: the takeover transaction, computed from what it read.
+
+Every slot in (planned_to, now] becomes `due`, `missed`, or part of a gap, by its job's catch-up
+policy. A job first seen now, one whose schedule changed, and one that returns from retirement start
+at now: nothing is invented for the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from cron_leader.core.model import (
+    Delivery,
+    Entry,
+    Gap,
+    Job,
+    JobRecord,
+    Origin,
+    Past,
+    Settlement,
+    SlotKey,
+    State,
+)
+from cron_leader.core.plan import backlog
+
+
+def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
+    """The whole settlement at `now`; the same arguments give the same settlement."""
+    records = {name: _record(job, past.jobs.get(name), now) for name, job in jobs.items()}
+    entries: list[Entry] = []
+    gaps: list[Gap] = []
+    for name, job in jobs.items():
+        since = max(past.planned_to or now, records[name].effective_from)
+        missed = backlog(job, since, now, on_time=timedelta(0))
+        entries += missed.entries
+        entries += [_due(name, at, now) for at in missed.due]
+        gaps += missed.gaps
+    return Settlement(
+        now=now,
+        planned_to=max(now, past.planned_to or now),
+        jobs=tuple(records.values()),
+        retired=tuple(
+            sorted(n for n, r in past.jobs.items() if n not in jobs and r.retired_at is None)
+        ),
+        entries=tuple(entries),
+        gaps=tuple(gaps),
+        at_least_once=frozenset(
+            n for n, job in jobs.items() if job.delivery is Delivery.AT_LEAST_ONCE
+        ),
+    )
+
+
+def _record(job: Job, known: JobRecord | None, now: datetime) -> JobRecord:
+    digest = job.schedule.digest
+    if known is None:
+        return JobRecord(job.name, now, now, digest)
+    if known.retired_at is not None or known.digest != digest:
+        return replace(known, effective_from=now, digest=digest, retired_at=None)
+    return known
+
+
+def _due(job: str, at: datetime, now: datetime) -> Entry:
+    return Entry(SlotKey(job, at), State.DUE, origin=Origin.CATCHUP, next_at=now)
