@@ -1,0 +1,153 @@
+"""`python -m bench [FIGURE ...]`: measure, and print a table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import measure
+from bench.figures import Figure, Skipped
+from bench.setups import Place
+from cron_leader.errors import CronLeaderError
+from cron_leader.etcd.embedded import EmbeddedEtcd
+
+Measured = Figure | Skipped
+
+
+class Bench:
+    """The measurements by the name they are asked for on the command line."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, endpoint: str) -> None:
+        self._options = options
+        self._folder = folder
+        self._endpoint = endpoint
+
+    def all(self) -> dict[str, Callable[[], Awaitable[Sequence[Measured]]]]:
+        return {
+            "version": self.version,
+            "start": self.start,
+            "start-postgres": self.start_postgres,
+            "handover": self.handover,
+            "crash": self.crash,
+            "freeze": self.freeze,
+            "alignment": self.alignment,
+        }
+
+    async def version(self) -> Sequence[Measured]:
+        return [await asyncio.to_thread(measure.version, self._options.times)]
+
+    async def start(self) -> Sequence[Measured]:
+        place = self._place("start")
+        times = self._options.times
+        return [await measure.start(place, times, name="SQLite", target_ms=400)]
+
+    async def start_postgres(self) -> Sequence[Measured]:
+        name = "exec -> gate open, Postgres"
+        async with _postgres() as url:
+            if url is None:
+                return [Skipped(name, "no Postgres binaries found")]
+            place = self._place("start-postgres", ledger=url)
+            times = self._options.times
+            return [await measure.start(place, times, name="Postgres", target_ms=500)]
+
+    async def handover(self) -> Sequence[Measured]:
+        return [await measure.handover(self._place("handover"), self._options.times)]
+
+    async def crash(self) -> Sequence[Measured]:
+        return [await measure.crash(self._place("crash"), self._options.times)]
+
+    async def freeze(self) -> Sequence[Measured]:
+        def told(done: int) -> None:
+            print(f"\rfrozen {done} of {self._options.freezes} times", end="", file=sys.stderr)
+
+        figures = await measure.frozen(self._place("freeze"), self._options.freezes, told=told)
+        print(file=sys.stderr)
+        return figures
+
+    async def alignment(self) -> Sequence[Measured]:
+        return await measure.alignment(self._place("alignment"), self._options.minutes)
+
+    def _place(self, name: str, *, ledger: str | None = None) -> Place:
+        """Each figure has a fleet of its own: name, folder, ledger."""
+        folder = self._folder / name
+        folder.mkdir()
+        return Place(name, folder, self._endpoint, ledger or "sqlite:///ledger.db")
+
+
+@contextlib.asynccontextmanager
+async def _postgres() -> AsyncIterator[str | None]:
+    """URL of an empty throw-away database; None if there are no binaries."""
+    yield None
+
+
+async def run(options: argparse.Namespace) -> int:
+    console = Console()
+    with (
+        tempfile.TemporaryDirectory(prefix="cron-leader-bench-") as folder,
+        EmbeddedEtcd(Path(folder) / "etcd") as etcd,
+    ):
+        figures = await _measure(Bench(options, Path(folder), etcd.endpoint), options.figures)
+    console.print(table(figures))
+    return 1 if any(isinstance(x, Figure) and x.safety and not x.met for x in figures) else 0
+
+
+async def _measure(bench: Bench, names: Sequence[str]) -> list[Measured]:
+    found: list[Measured] = []
+    for name, figure in bench.all().items():
+        if not names or name in names:
+            print(f"measuring: {name}", file=sys.stderr)
+            found += await figure()
+    return found
+
+
+def table(figures: Sequence[Measured]) -> Table:
+    """A missed target is marked; only a missed safety target is a failure."""
+    shown = Table("figure", "measured", "target", "", "samples", "beside")
+    for column in (1, 2, 4):
+        shown.columns[column].justify = "right"
+    for figure in figures:
+        match figure:
+            case Skipped(name, why):
+                shown.add_row(name, "-", "", "[yellow]skipped[/]", "", why)
+            case Figure(name, value, target, unit, samples, beside):
+                mark = "[green]met[/]" if figure.met else "[red]missed[/]"
+                digits = 0 if unit == "runs" else 1
+                shown.add_row(
+                    name, f"{value:.{digits}f} {unit}", f"{target:g}", mark, str(samples), beside
+                )
+    return shown
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("figures", nargs="*", help="which to measure (default: all)")
+    parser.add_argument("--times", type=int, default=10, help="samples of a start or a failover")
+    parser.add_argument("--freezes", type=int, default=20, help="how often to freeze the leader")
+    parser.add_argument("--minutes", type=float, default=2, help="of ticking on each side")
+    options = parser.parse_args(argv)
+    known = Bench(options, Path(), "").all()
+    if unknown := [name for name in options.figures if name not in known]:
+        parser.error(f"no figure {unknown[0]!r}; there are: {', '.join(known)}")
+    return options
+
+
+def main() -> int:
+    try:
+        return asyncio.run(run(parse(None)))
+    except CronLeaderError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""A fleet to measure: embedded etcd, a ledger, one configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cron_leader.demo.fleet import Fleet
+
+TTL_S = 3
+
+_HEAD = """\
+[fleet]
+name = "{name}"
+[lease]
+ttl = "{ttl}s"
+[etcd]
+endpoints = ["{endpoint}"]
+[ledger]
+url = "{ledger}"
+"""
+
+EVERY_SECOND = """
+[[job]]
+name = "second"
+every = "1s"
+shell = "true"
+"""
+
+EVERY_MINUTE = """
+[[job]]
+name = "minute"
+cron = "* * * * *"
+shell = "true"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a fleet lives. name: of the fleet, one for each ledger; folder: of its file."""
+
+    name: str
+    folder: Path
+    endpoint: str
+    ledger: str
+
+
+@asynccontextmanager
+async def fleet(place: Place, jobs: Sequence[str]) -> AsyncIterator[Fleet]:
+    """A fleet with these jobs and no node yet."""
+    config = place.folder / "cron-leader.toml"
+    head = _HEAD.format(name=place.name, ttl=TTL_S, endpoint=place.endpoint, ledger=place.ledger)
+    config.write_text(head + "".join(jobs))
+    async with Fleet(config) as running:
+        yield running
