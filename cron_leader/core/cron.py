@@ -1,0 +1,251 @@
+"""A five-field cron expression as a set of local minutes, before any time zone comes in.
+
+cronsim supplies the sets and Debian's day rule (a day field that starts with `*` is ANDed with the
+other, else they are ORed). What it accepts wrongly or refuses without a reason is handled here
+first: every refusal names the field and says why. Dates are searched here, not with cronsim's
+iterator: that takes 15 to 300 us a slot, goes one way, and cannot count.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+
+from cronsim import CronSim, CronSimError
+
+HORIZON_YEARS = 50
+"""A search gives up after so many years; 29 February on a given weekday comes within 40."""
+
+_DAY = timedelta(days=1)
+_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  local time, of no zone
+
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be meant; the text names the field and the reason."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CronFields:
+    """What an expression says, read once and shared; equal only to itself.
+
+    text: in canonical form: numbers only, nicknames replaced.
+    elapsed: minute or hour starts with `*`, so that it follows elapsed time over clock changes.
+    """
+
+    text: str
+    elapsed: bool
+    minutes: array[int] = field(repr=False)
+    """The minutes of a day, 0 to 1439, ascending: two bytes each, for there may be 1440."""
+    months: frozenset[int] = field(repr=False)
+    falls_on: Callable[[date], bool] = field(repr=False)
+
+    def after(self, local: datetime) -> datetime | None:
+        """The first match strictly after a local time, if there is one within the horizon."""
+        day = self._day(local.date(), +1)
+        if day == local.date():
+            index = bisect_right(self.minutes, _minute(local))
+            if index < len(self.minutes):
+                return _local(day, self.minutes[index])
+            day = self._day(day + _DAY, +1)
+        return None if day is None else _local(day, self.minutes[0])
+
+    def before(self, local: datetime) -> datetime | None:
+        """The last match strictly before a local time, if there is one within the horizon."""
+        last = local - timedelta.resolution
+        day = self._day(last.date(), -1)
+        if day == last.date():
+            index = bisect_right(self.minutes, _minute(last))
+            if index > 0:
+                return _local(day, self.minutes[index - 1])
+            day = self._day(day - _DAY, -1)
+        return None if day is None else _local(day, self.minutes[-1])
+
+    def count(self, after: datetime, upto: datetime) -> int:
+        """How many matches lie in (after, upto]; takes time by the day, not by the match."""
+        first, last = after.date(), upto.date()
+        days = (first + n * _DAY for n in range((last - first).days))
+        whole = sum(self._matches(day) for day in days) * len(self.minutes)
+        return whole + self._upto(upto) - self._upto(after)
+
+    def _upto(self, local: datetime) -> int:
+        """How many matches its day has up to and including a local time."""
+        return bisect_right(self.minutes, _minute(local)) if self._matches(local.date()) else 0
+
+    def _matches(self, day: date) -> bool:
+        return day.month in self.months and self.falls_on(day)
+
+    def _day(self, day: date, step: int) -> date | None:
+        """The nearest matching day from `day` on, forwards (+1) or backwards (-1)."""
+        end = day.year + step * HORIZON_YEARS
+        while day.year != end:
+            if day.month not in self.months:
+                day = _next_month(day) if step > 0 else day.replace(day=1) - _DAY
+            elif self.falls_on(day):
+                return day
+            else:
+                day += step * _DAY
+        return None
+
+
+@lru_cache(maxsize=4096)
+def read_cron(expression: str) -> CronFields:
+    """Read `minute hour day-of-month month day-of-week` or a nickname such as @daily.
+
+    Beside Debian's grammar: `a/n` (from a on), `sat-sun`, `L` and `LW` (last day, last weekday of
+    the month), `5L` (last Friday), `5#2` (second Friday). Raises ScheduleError.
+    """
+    texts = _split(expression)
+    texts = [known.canonical(text) for known, text in zip(_FIELDS, texts, strict=True)]
+    try:
+        sim = CronSim(" ".join(texts), _SOME_DAY)
+    except CronSimError:  # the grammar is checked: what remains is a day that no month has
+        raise _never(texts) from None
+    fields = CronFields(
+        text=" ".join(texts),
+        elapsed=texts[0].startswith("*") or texts[1].startswith("*"),
+        minutes=array("H", (60 * h + m for h in sorted(sim.hours) for m in sorted(sim.minutes))),
+        months=frozenset(sim.months),
+        falls_on=sim.match_day,
+    )
+    if fields.after(_SOME_DAY) is None:
+        raise _never(texts)
+    return fields
+
+
+def _split(expression: str) -> list[str]:
+    text = expression.strip().lower()
+    if text.startswith("@"):
+        text = _nickname(text)
+    texts = text.upper().split()
+    if len(texts) == 6:
+        raise ScheduleError(
+            f"6 fields where cron has 5 ({_NAMES}): there is no field for seconds;"
+            " for less than a minute use every"
+        )
+    if len(texts) != 5:
+        raise ScheduleError(f"{len(texts)} fields where cron has 5 ({_NAMES})")
+    return texts
+
+
+def _nickname(text: str) -> str:
+    if text in _NICKNAMES:
+        return _NICKNAMES[text]
+    if text.startswith("@every"):
+        raise ScheduleError('@every is not cron: write every = "..." instead')
+    near = get_close_matches(text, _NICKNAMES, n=1)
+    cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(_NICKNAMES)}"
+    raise ScheduleError(f"unknown nickname {text!r}; {cure}")
+
+
+def _never(texts: list[str]) -> ScheduleError:
+    _, _, day, month, weekday = texts
+    return ScheduleError(
+        f"day-of-month {day!r} never fires: no such day with month {month!r}"
+        f" and day-of-week {weekday!r}"
+    )
+
+
+# ------------------------------------------------------------------ the grammar of one field
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_NTH = re.compile(r"(?P<day>[^#/,-]+)#(?P<nth>[1-5])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    low: int
+    high: int
+    names: Mapping[str, int]
+
+    def canonical(self, text: str) -> str:
+        """The field in a form that cronsim reads as it is meant here; raises ScheduleError."""
+        return ",".join(self._item(item) for item in text.split(","))
+
+    def _item(self, item: str) -> str:
+        if special := self._special(item):
+            return special
+        body, slash, step = item.partition("/")
+        if slash and not (_NUMBER.fullmatch(step) and int(step)):
+            raise self._error(item, f"the step {step!r} is not a whole number from 1")
+        if body == "*":
+            return f"*/{int(step)}" if slash else body
+        low, high = self._range(item, body, open_ended=bool(slash))
+        if low == high:  # cronsim would read 5-5/2 as 5/2
+            return str(low)
+        return f"{low}-{high}/{int(step)}" if slash else f"{low}-{high}"
+
+    def _special(self, item: str) -> str | None:
+        """`L`, `LW`, `5L` and `5#2`; None if it is none of these."""
+        if self.name == "day-of-month" and item in {"L", "LW"}:
+            return item
+        if self.name == "day-of-week" and len(item) > 1 and item.endswith("L"):
+            return f"{self._number(item, item[:-1])}L"
+        if self.name == "day-of-week" and (nth := _NTH.fullmatch(item)):
+            return f"{self._number(item, nth['day'])}#{nth['nth']}"
+        return None
+
+    def _range(self, item: str, body: str, *, open_ended: bool) -> tuple[int, int]:
+        """`a-b`; `a` alone is a to a, or from a on if a step follows (open_ended)."""
+        first, dash, last = body.partition("-")
+        low = self._number(item, first)
+        if not dash:
+            return low, self.high if open_ended else low
+        high = 7 if last == "SUN" and low > 0 else self._number(item, last)
+        if high < low:
+            cure = f"{low}-{self.high},{self.low}-{high}"
+            raise self._error(item, f"the range runs backwards; write {cure}")
+        return low, high
+
+    def _number(self, item: str, text: str) -> int:
+        if text in self.names:
+            return self.names[text]
+        if not _NUMBER.fullmatch(text):
+            names = f" or a name {' '.join(self.names)}" if self.names else ""
+            raise self._error(item, f"{text!r} is not a number {self.low}-{self.high}{names}")
+        if not self.low <= int(text) <= self.high:
+            raise self._error(item, f"{int(text)} is not in {self.low}-{self.high}")
+        return int(text)
+
+    def _error(self, item: str, why: str) -> ScheduleError:
+        return ScheduleError(f"{self.name} {item!r}: {why}")
+
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_FIELDS = (
+    _Field("minute", 0, 59, {}),
+    _Field("hour", 0, 23, {}),
+    _Field("day-of-month", 1, 31, {}),
+    _Field("month", 1, 12, {name: n for n, name in enumerate(_MONTHS, start=1)}),
+    _Field("day-of-week", 0, 7, {name: n for n, name in enumerate(_DAYS)}),
+)
+_NAMES = " ".join(known.name for known in _FIELDS)
+
+
+def _minute(local: datetime) -> int:
+    return 60 * local.hour + local.minute
+
+
+def _local(day: date, minute: int) -> datetime:
+    return datetime.combine(day, time(minute // 60, minute % 60))
+
+
+def _next_month(day: date) -> date:
+    return (day.replace(day=1) + 31 * _DAY).replace(day=1)

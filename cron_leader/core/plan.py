@@ -1,0 +1,143 @@
+"""Which slots fall due, which were missed and why: policy over schedules, as data.
+
+`backlog` sorts the slots of one job in a stretch of time by the job's catch-up policy; `Agenda`
+says whose turn it is. Neither goes through missed slots one by one: a job of 10 a second that was
+down for a week has six million. Not decided here: overlap, capacity, pace (dispatch).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from cron_leader.core.model import Catchup, Entry, Gap, Job, Reason, SlotKey, State
+
+if TYPE_CHECKING:
+    from cron_leader.core.schedule import Schedule
+
+LONGEST_LISTED = 10
+"""A longer stretch of missed slots is one gap row; a shorter one has a row for each slot."""
+
+_TICK = timedelta.resolution
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The slots of one job in a stretch of time: each is due, an entry, or inside a gap.
+
+    due: ascending, and later than everything missed. entries: `missed`, ascending.
+    gaps: at most one for each reason, ascending.
+    """
+
+    due: tuple[datetime, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+def backlog(job: Job, since: datetime, now: datetime, *, on_time: timedelta) -> Backlog:
+    """What becomes of the slots in (since, now]; empty when the clock was set back before since.
+
+    Slots older than `start_within` are missed as late, whatever the policy. Of the others,
+    `latest` keeps the newest and `all` the newest `catchup_limit`; `none` keeps what is at most
+    `on_time` old.
+    """
+    fresh_from = _fresh_from(job, since, now)
+    due, reason = _due(job, fresh_from, now, on_time)
+    missed_to = due[0] - _TICK if due else now
+    late = _missed(job, Reason.LATE, since, fresh_from)
+    rest = _missed(job, reason, fresh_from, missed_to)
+    return Backlog(due, late.entries + rest.entries, late.gaps + rest.gaps)
+
+
+def _fresh_from(job: Job, since: datetime, now: datetime) -> datetime:
+    """The instant up to which, inclusive, slots are too late for `start_within`; >= since."""
+    limit_s = job.start_within_s
+    if limit_s is None or limit_s >= (now - since).total_seconds():
+        return since
+    return now - timedelta(seconds=limit_s) - _TICK
+
+
+def _due(
+    job: Job, since: datetime, now: datetime, on_time: timedelta
+) -> tuple[tuple[datetime, ...], Reason]:
+    """The slots of (since, now] to run, ascending, and the reason why older ones are missed."""
+    match job.catchup:
+        case Catchup.LATEST:
+            return _newest(job.schedule, since, now, 1), Reason.COALESCED
+        case Catchup.ALL:
+            return _newest(job.schedule, since, now, job.catchup_limit), Reason.LIMIT
+        case Catchup.NONE:
+            punctual = max(since, now - on_time - _TICK)
+            return _newest(job.schedule, punctual, now, None), Reason.NO_LEADER
+
+
+def _newest(
+    schedule: Schedule, since: datetime, now: datetime, limit: int | None
+) -> tuple[datetime, ...]:
+    """The last `limit` slots of (since, now], ascending; all of them if None."""
+    newest = takewhile(lambda at: at > since, _backwards(schedule, now))
+    return tuple(islice(newest, limit))[::-1]
+
+
+def _backwards(schedule: Schedule, upto: datetime) -> Iterator[datetime]:
+    at = schedule.prev_before(upto + _TICK)
+    while at is not None:
+        yield at
+        at = schedule.prev_before(at)
+
+
+def _missed(job: Job, reason: Reason, after: datetime, upto: datetime) -> Backlog:
+    """The slots of (after, upto], all missed for one reason: an entry each, or one gap."""
+    first = job.schedule.next_after(after)
+    if first is None or first > upto:
+        return Backlog()
+    slots = job.schedule.count(after, upto)
+    if slots > LONGEST_LISTED:
+        last = next(_backwards(job.schedule, upto))
+        return Backlog(gaps=(Gap(job.name, first, last, slots, reason),))
+    times = _newest(job.schedule, after, upto, slots)
+    entries = (Entry(SlotKey(job.name, at), State.MISSED, reason) for at in times)
+    return Backlog(entries=tuple(entries))
+
+
+class Agenda:
+    """Every job's next slot, soonest first.
+
+    What is handed out for a job tiles its time: each interval begins where the last one ended, so
+    no slot is handed out twice or left out, however often or seldom one asks, and a clock that
+    is set back finds nothing until it has caught up. A job whose schedule has ended leaves.
+    """
+
+    def __init__(self, jobs: Iterable[Job], since: Mapping[str, datetime]) -> None:
+        """since: for each job's name, the instant up to which its slots are dealt with."""
+        self._heap: list[tuple[datetime, int, Job, datetime]] = []
+        for order, job in enumerate(jobs):
+            mark = since[job.name]
+            at = job.schedule.next_after(mark)
+            if at is not None:
+                self._heap.append((at, order, job, mark))
+        heapq.heapify(self._heap)
+
+    def next_time(self) -> datetime | None:
+        """The soonest slot not yet handed out; None if there will be none."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: datetime) -> list[tuple[Job, datetime]]:
+        """The jobs with slots in (since, now], each with its since; soonest first, then as given.
+
+        `backlog` says which slots those are.
+        """
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            _, order, job, since = self._heap[0]
+            due.append((job, since))
+            at = job.schedule.next_after(now)
+            if at is None:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (at, order, job, now))
+        return due
