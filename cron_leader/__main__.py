@@ -1,0 +1,78 @@
+"""`python -m cron_leader`: the daemon process that the supervisor starts; the one composition root."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from cron_leader.clock import SystemClock
+from cron_leader.config import Config, build_jobs, load, merge_jobs
+from cron_leader.errors import CronLeaderError
+from cron_leader.events import Emitter
+from cron_leader.log import console_sink, json_sink, set_title
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon until it is told to stop; its exit code."""
+    options = _parse(argv)
+    try:
+        config = load(options.config, environ=os.environ, node_id=options.node_id)
+        return asyncio.run(_run(config, options))
+    except CronLeaderError as error:
+        if options.log_level == "debug":
+            traceback.print_exc()
+        print(f"cron-leader: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+async def _run(config: Config, options: argparse.Namespace) -> int:
+    from cron_leader.daemon import Daemon
+
+    clock = SystemClock()
+    emit = Emitter(config.node_id, config.fleet, wall=clock.wall)
+    emit.subscribe(_sink(config, options))
+    config, handlers = await _with_modules(config)
+    emit("config.loaded", jobs=len(config.jobs), digest=config.digest)
+    daemon = Daemon(config, clock=clock, emit=emit, handlers=handlers)
+    code = await daemon.run()
+    if daemon.why:
+        print(f"cron-leader: {daemon.why}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+async def _with_modules(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """The configuration with the @job functions of its modules, and the functions they offer."""
+    if not config.modules:
+        return config, ()
+    from cron_leader.runners import describe
+
+    base = config.path.parent if config.path else Path.cwd()
+    described = await describe(config.modules, cwd=base)
+    more = build_jobs(described.jobs, where="@job", base=base)
+    return merge_jobs(config, more), described.handlers
+
+
+def _sink(config: Config, options: argparse.Namespace):  # type: ignore[no-untyped-def]
+    tty = sys.stdout.isatty()
+    if (options.log_format or ("console" if tty else "json")) == "json":
+        return json_sink(sys.stdout, level=options.log_level)
+    set_title(sys.stdout, config.node_id)
+    return console_sink(sys.stdout, level=options.log_level)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="cron-leader run")
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--node-id")
+    parser.add_argument("--log-format", choices=("json", "console"))
+    parser.add_argument("--log-level", choices=("debug", "info"), default="info")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,346 @@
+"""The asyncio shell around the core: inbox -> `Node.step` -> perform; start and stop order.
+
+One task reads the inbox; whatever waits (etcd, the ledger, processes) runs beside it and answers by
+an event. No job code runs here but what says `isolation = "inline"`. A bug in a part ends the
+daemon (its supervisor then ends the runs and frees the lease): it is never carried on half alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from cron_leader import __version__
+from cron_leader.clock import Clock, WallTimer
+from cron_leader.config import Config, check_margin
+from cron_leader.core import messages as m
+from cron_leader.core.dispatch import Pool
+from cron_leader.core.messages import Effect, Event, Now
+from cron_leader.core.node import Limits, Node
+from cron_leader.errors import (
+    ConfigError,
+    EtcdRefused,
+    EtcdUnavailable,
+    LedgerUncertain,
+    LedgerUnusable,
+)
+from cron_leader.etcd import Candidacy, Etcd, Seat, measure_election_timeout
+from cron_leader.events import Emit
+from cron_leader.ledger import open_ledger
+from cron_leader.link import Link
+from cron_leader.runners import Runners
+from cron_leader.scribe import Scribe
+
+T = TypeVar("T")
+
+RETRY_S = (0.5, 5.0)
+"""First and longest pause while a service is not there at start."""
+NS = 1_000_000_000
+
+
+class Daemon:
+    """One node's process. `run()` returns its exit code."""
+
+    def __init__(
+        self, config: Config, *, clock: Clock, emit: Emit, handlers: tuple[str, ...] = ()
+    ) -> None:
+        self._config, self._clock, self._emit = config, clock, emit
+        self._handlers = handlers
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._candidacy: tuple[str, Candidacy] | None = None
+        self._exit: m.Exit | None = None
+        self._told_deadline_ns = 0
+        self._stepped_ns = clock.boot_ns()
+        self._boot_timer: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------ start and stop
+
+    async def run(self) -> int:
+        """Start, lead and follow until told to stop; the exit code."""
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._post, m.StopAsked(int(number)))
+        self._link = await Link.from_environment(on_gone=lambda: self._post(m.SupervisorGone()))
+        self._emit("node.started", pid=os.getpid(), supervisor_pid=os.getppid())
+        self._etcd = Etcd(self._config.etcd, clock=self._clock, emit=self._emit)
+        self._ledger = open_ledger(self._config.ledger.url)
+        try:
+            if await self._start():
+                await self._serve()
+        finally:
+            await self._stop()
+        assert self._exit is not None
+        self._emit("node.stopped", **({"error": self._exit.text} if self._exit.text else {}))
+        return self._exit.code
+
+    async def _start(self) -> bool:
+        """Whether both services answered and the node stands; a signal ends the waiting."""
+        starting = asyncio.ensure_future(self._reach())
+        while not starting.done():
+            asked = asyncio.ensure_future(self._inbox.get())
+            await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                self._exit = _exit_early(asked.result())
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+                return False
+            asked.cancel()
+        try:
+            margin_ns, ledger_id = starting.result()
+        except (ConfigError, EtcdRefused, LedgerUnusable) as error:
+            self._exit = m.Exit(2, str(error))
+            return False
+        await self._equip(margin_ns, ledger_id)
+        return True
+
+    async def _reach(self) -> tuple[int, str]:
+        """(margin in ns, ledger id), once etcd and the ledger have answered."""
+        config = self._config
+        timeout_ns, identity = await asyncio.gather(
+            _until_there(lambda: measure_election_timeout(self._etcd)),
+            self._until_ledger(
+                lambda: self._ledger.open(
+                    fleet=config.fleet, shards=config.shards, migrate=config.ledger.migrate
+                )
+            ),
+        )
+        return check_margin(config.lease, timeout_ns), identity.ledger_id
+
+    async def _until_ledger(self, ask: Callable[[], Awaitable[T]]) -> T:
+        said = False
+
+        def say(error: Exception) -> None:
+            nonlocal said
+            if not said:
+                said = True
+                self._emit("ledger.unreachable", error=str(error))
+
+        answer = await _until_there(ask, say=say)
+        if said:
+            self._emit("ledger.back")
+        return answer
+
+    async def _equip(self, margin_ns: int, ledger_id: str) -> None:
+        """Build the node and its hands."""
+        config = self._config
+        self._ledger_id, self._margin_ns = ledger_id, margin_ns
+        self._runners = Runners(
+            node=config.node_id,
+            fleet=config.fleet,
+            link=self._link,
+            report=self._post,
+            clock=self._clock,
+            ack_timeout_s=margin_ns / 2 / NS,
+        )
+        await self._runners.start(config.jobs)
+        self._scribe = Scribe(self._ledger, post=self._post, clock=self._clock, emit=self._emit)
+        self._timer = WallTimer(self._loop, on_fire=self._wake, on_step=self._wake)
+        self._node = Node(
+            election=config.election,
+            name=config.node_id,
+            jobs={job.name: job for job in config.jobs},
+            limits=Limits(
+                ttl_ns=config.lease.ttl_ns,
+                margin_ns=margin_ns,
+                drain_s=config.run.drain_s,
+                max_clock_skew_s=config.run.max_clock_skew_s,
+                pool=Pool(config.run.max_parallel, config.run.catchup_rate),
+            ),
+            draw=lambda: secrets.token_hex(16),
+        )
+
+    async def _serve(self) -> None:
+        """The loop: one event, one step, its effects."""
+        self._wake()
+        while self._exit is None:
+            self._step(await self._inbox.get())
+
+    async def _stop(self) -> None:
+        if hasattr(self, "_node"):
+            self._timer.close()
+            if self._boot_timer is not None:
+                self._boot_timer.cancel()
+            await self._runners.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._ledger.close()
+        await self._etcd.aclose()
+        if self._link is not None:
+            self._link.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+
+    # ------------------------------------------------------------------ inbox and timers
+
+    def _post(self, event: Event) -> None:
+        self._inbox.put_nowait(event)
+
+    def _wake(self) -> None:
+        self._post(m.Woke())
+
+    def _step(self, event: Event) -> None:
+        self._stepped_ns = self._clock.boot_ns()
+        for effect in self._node.step(event, Now(self._stepped_ns, self._clock.wall())):
+            self._perform(effect)
+        self._tell_deadline()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Wake when the core asks, and often enough that a stuck loop shows."""
+        self._timer.set(self._node.wake_wall())
+        longest_ns = self._config.lease.ttl_ns // 6
+        at_ns = self._node.wake_boot_ns()
+        in_ns = longest_ns if at_ns is None else min(at_ns - self._clock.boot_ns(), longest_ns)
+        if self._boot_timer is not None:
+            self._boot_timer.cancel()
+        self._boot_timer = self._loop.call_later(max(in_ns, 0) / NS, self._wake)
+
+    def _tell_deadline(self) -> None:
+        deadline_ns = self._node.gate.deadline_ns
+        if self._link is not None and deadline_ns and deadline_ns != self._told_deadline_ns:
+            self._told_deadline_ns = deadline_ns
+            self._link.deadline(deadline_ns)
+
+    def _advancing(self) -> bool:
+        """Whether the step loop has moved within half a TTL; renewals stop when it has not."""
+        return self._clock.boot_ns() - self._stepped_ns < self._config.lease.ttl_ns // 2
+
+    # ------------------------------------------------------------------ perform
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case m.Emit(event, fields):
+                self._emit(event, **fields)
+            case m.Prepare(run):
+                self._runners.prepare(run)
+            case m.Go(run, deadline_ns):
+                self._runners.go(run, deadline_ns)
+            case m.Drop(run_id):
+                self._runners.drop(run_id)
+            case m.Kill(run_id, grace_s):
+                self._runners.kill(run_id, grace_s)
+            case m.Join(nonce, lease):
+                self._spawn(self._join(nonce, lease))
+            case m.Verify(nonce):
+                self._spawn(self._verify(nonce))
+            case m.Leave(nonce):
+                self._spawn(self._leave(nonce))
+            case m.AskSupervisor():
+                self._spawn(self._ask_supervisor())
+            case m.Abandon(nonce):
+                self._scribe.abandon(nonce)
+            case m.Exit():
+                self._exit = effect
+            case _:
+                self._spawn(self._scribe.perform(effect))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler(
+                {"message": "a part of the daemon failed", "exception": error, "task": task}
+            )
+            self._exit = m.Exit(1, f"internal error: {error!r}")
+            self._wake()
+
+    # ------------------------------------------------------------------ etcd
+
+    async def _join(self, nonce: str, lease: int) -> None:
+        config = self._config
+        if self._link is not None and not await self._tell_lease(lease):
+            self._post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
+            return
+        seat = Seat(
+            prefix=config.prefix,
+            fleet=config.fleet,
+            shard="0",
+            node=config.node_id,
+            nonce=nonce,
+            lease=lease,
+            ttl_ns=config.lease.ttl_ns,
+            renew_ns=config.lease.renew_ns,
+            ledger_id=self._ledger_id,
+            version=__version__,
+            digest=config.digest,
+            handlers=self._handlers,
+        )
+        candidacy = Candidacy(
+            self._etcd,
+            seat,
+            report=self._post,
+            clock=self._clock,
+            emit=self._emit,
+            may_renew=self._advancing,
+        )
+        self._candidacy = (nonce, candidacy)
+        await candidacy.run()
+
+    async def _tell_lease(self, lease: int) -> bool:
+        assert self._link is not None
+        return await self._link.lease(
+            lease, ttl_ns=self._config.lease.ttl_ns, etcd=self._config.etcd
+        )
+
+    async def _verify(self, nonce: str) -> None:
+        if (candidacy := self._of(nonce)) is not None:
+            await candidacy.verify()
+
+    async def _leave(self, nonce: str) -> None:
+        candidacy = self._of(nonce)
+        if candidacy is None:
+            self._post(m.Left(nonce))
+            return
+        await candidacy.leave()
+        if candidacy.revoked and self._link is not None:
+            self._link.released()
+
+    def _of(self, nonce: str) -> Candidacy | None:
+        if self._candidacy is None or self._candidacy[0] != nonce:
+            return None
+        return self._candidacy[1]
+
+    async def _ask_supervisor(self) -> None:
+        assert self._link is not None
+        while self._candidacy is not None:
+            if await self._tell_lease(self._candidacy[1].seat.lease):
+                self._post(m.SupervisorAnswered())
+                return
+            await asyncio.sleep(RETRY_S[0])
+
+
+def _exit_early(event: Event) -> m.Exit:
+    if isinstance(event, m.SupervisorGone):
+        return m.Exit(1, "the supervisor died")
+    return m.Exit(0)
+
+
+async def _until_there(
+    ask: Callable[[], Awaitable[T]], *, say: Callable[[Exception], None] = lambda _: None
+) -> T:
+    """The answer, asked for again while its service is not there.
+
+    Raises what a person must mend: ConfigError, and permanent EtcdRefused and LedgerUnusable.
+    """
+    pause_s = RETRY_S[0]
+    while True:
+        try:
+            return await ask()
+        except (EtcdUnavailable, LedgerUncertain) as error:
+            say(error)
+        except (EtcdRefused, LedgerUnusable) as error:
+            if error.permanent:
+                raise
+            say(error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, RETRY_S[1])

@@ -1,0 +1,157 @@
+"""Carries the core's requests to the ledger, each sent until it has a definite answer.
+
+A lost reply proves nothing, so the *same* request goes again; the ledger makes that harmless. A
+term's requests are waited for until the term is abandoned; those marked once are tried once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from cron_leader.clock import Clock
+from cron_leader.core import messages as m
+from cron_leader.core.messages import Effect, Event
+from cron_leader.errors import LedgerUncertain, LedgerUnusable
+from cron_leader.events import Emit
+from cron_leader.ledger import Ledger
+
+T = TypeVar("T")
+
+RESEND_S = (0.05, 1.0)
+"""First and longest pause between two sends of one request."""
+
+
+class Scribe:
+    """Performs the ledger's share of the effects; answers go to `post` as events."""
+
+    def __init__(
+        self, ledger: Ledger, *, post: Callable[[Event], None], clock: Clock, emit: Emit
+    ) -> None:
+        self._ledger, self._post, self._clock, self._emit = ledger, post, clock, emit
+        self._terms: dict[str, asyncio.Event] = {}
+        self._down = False
+
+    async def perform(self, effect: Effect) -> None:
+        """Carry out one effect of the ledger's; returns when it is answered or abandoned."""
+        match effect:
+            case m.Probe():
+                await self._probe()
+            case m.Raise():
+                await self._raise(effect)
+            case m.ReadPast(term):
+                past = await self._insist(term.nonce, lambda: self._ledger.read_past(term))
+                if past is not None:
+                    self._post(m.PastRead(term.nonce, past))
+            case m.Settle(term, settlement):
+                rows = await self._insist(term.nonce, lambda: self._ledger.settle(term, settlement))
+                if rows is not None:
+                    self._post(m.Settled(term.nonce, rows))
+            case m.Take(term, batch):
+                taken = await self._insist(term.nonce, lambda: self._ledger.take(term, batch))
+                if taken is not None:
+                    self._post(m.BatchAnswered(term.nonce, batch, taken))
+            case m.Heartbeat():
+                await self._heartbeat(effect)
+            case m.WriteFinish():
+                await self._finish(effect)
+            case m.WritePutBack(term, put_back):
+                back = await self._insist(term.nonce, lambda: self._ledger.put_back(term, put_back))
+                if back is not None:
+                    self._post(m.PutBackAnswered(term.nonce, put_back.run_id, back))
+            case m.CloseTerm():
+                await self._close_term(effect)
+            case _:
+                raise AssertionError(f"not the ledger's: {effect!r}")
+
+    def abandon(self, nonce: str) -> None:
+        """From now on nothing of this term is sent a second time."""
+        if ended := self._terms.pop(nonce, None):
+            ended.set()
+
+    # ------------------------------------------------------------------ one effect each
+
+    async def _probe(self) -> None:
+        try:
+            await self._ledger.identity()
+        except (LedgerUncertain, LedgerUnusable) as error:
+            self._failed(error)
+            self._post(m.LedgerFailed(str(error), isinstance(error, LedgerUnusable)))
+            return
+        self._reached()
+        self._post(m.LedgerReached())
+
+    async def _raise(self, effect: m.Raise) -> None:
+        candidate, now = effect.candidate, self._clock.wall()
+        waits = m.RaiseWaits(candidate.nonce)
+        answer = await self._insist(
+            candidate.nonce,
+            lambda: self._ledger.raise_fence(candidate, now, waiting=lambda: self._post(waits)),
+        )
+        if answer is not None:
+            self._post(m.Raised(candidate.nonce, answer))
+
+    async def _heartbeat(self, effect: m.Heartbeat) -> None:
+        term, sent = effect.term, self._clock.wall()
+        answer = await self._insist(
+            term.nonce, lambda: self._ledger.heartbeat(term, effect.planned_to, sent)
+        )
+        if answer is not None:
+            asked = sent + (self._clock.wall() - sent) / 2
+            self._post(m.HeartbeatAnswered(term.nonce, answer, asked))
+
+    async def _finish(self, effect: m.WriteFinish) -> None:
+        term, finish = effect.term, effect.finish
+        answer = await self._insist(
+            term.nonce, lambda: self._ledger.finish(term, finish), once=effect.once
+        )
+        self._post(m.FinishAnswered(term.nonce, finish.run_id, answer))
+
+    async def _close_term(self, effect: m.CloseTerm) -> None:
+        term, now = effect.term, self._clock.wall()
+        answer = await self._insist(
+            term.nonce, lambda: self._ledger.close_term(term, effect.reason, now), once=True
+        )
+        self._post(m.TermClosed(term.nonce, answer))
+
+    # ------------------------------------------------------------------ sending
+
+    async def _insist(
+        self, nonce: str, send: Callable[[], Awaitable[T]], *, once: bool = False
+    ) -> T | None:
+        """The definite answer; None if the term was abandoned, or the one try failed, without."""
+        ended = asyncio.Event() if once else self._terms.setdefault(nonce, asyncio.Event())
+        pause_s = RESEND_S[0]
+        while True:
+            try:
+                answer = await send()
+            except (LedgerUncertain, LedgerUnusable) as error:
+                if self._failed(error):
+                    self._post(m.LedgerFailed(str(error)))
+            else:
+                if self._reached():
+                    self._post(m.LedgerReached())
+                return answer
+            if once or ended.is_set():
+                return None
+            try:
+                await asyncio.wait_for(ended.wait(), pause_s)
+            except TimeoutError:
+                pause_s = min(2 * pause_s, RESEND_S[1])
+            else:
+                return None
+
+    def _failed(self, error: LedgerUncertain | LedgerUnusable) -> bool:
+        """Say so once per outage; whether this is its start."""
+        first, self._down = not self._down, True
+        if first:
+            self._emit("ledger.unreachable", error=str(error))
+        return first
+
+    def _reached(self) -> bool:
+        """Say so once per outage; whether this is its end."""
+        back, self._down = self._down, False
+        if back:
+            self._emit("ledger.back")
+        return back

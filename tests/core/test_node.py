@@ -1,0 +1,580 @@
+"""The node's life: line, term, end; driven event by event, as the daemon drives it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from cron_leader.core import messages as m
+from cron_leader.core.gate import CloseReason
+from cron_leader.core.model import Applied, Past, Refused
+from cron_leader.core.node import EndReason, Phase
+from tests.core.driver import MARGIN, S, T0, TTL, Driver, job, patient
+
+NEWER = Refused("claim", 9)
+
+
+# ------------------------------------------------------------------ out of line
+
+
+def test_a_node_asks_its_ledger_before_it_gets_in_line() -> None:
+    d = Driver()
+    d.step()
+    d.asked(m.Probe)
+    assert not d.all(m.Join)
+    d.step(m.LedgerReached())
+    d.asked(m.Join)
+    d.told("term.campaigning")
+
+
+def test_an_unreachable_ledger_is_asked_again_with_growing_pauses() -> None:
+    d = Driver()
+    d.step()
+    pauses = []
+    for _ in range(6):
+        d.step(m.LedgerFailed("down"))
+        at_ns = d.node.wake_boot_ns()
+        assert at_ns is not None
+        pauses.append((at_ns - d.boot_ns) / S)
+        d.after(pauses[-1])
+        d.asked(m.Probe)
+    assert pauses == [0.5, 1, 2, 4, 5, 5]
+
+
+def test_a_ledger_that_needs_a_person_is_exit_2_at_start_and_patience_later() -> None:
+    d = Driver()
+    d.step()
+    d.step(m.LedgerFailed("wrong password", permanent=True))
+    assert d.asked(m.Exit) == m.Exit(2, "wrong password")
+
+    d = Driver()
+    d.join()
+    d.step(m.JoinFailed(d.nonce, "unreachable", "down"))
+    d.after(1)
+    d.step(m.LedgerFailed("wrong password", permanent=True))
+    assert not d.all(m.Exit)
+
+
+def test_a_candidate_that_loses_its_ledger_leaves_the_line() -> None:
+    d = Driver()
+    d.join()
+    d.after(TTL / 2 / S)
+    d.asked(m.Probe)
+    assert d.node.wake_boot_ns() is None  # one probe at a time
+    d.step(m.LedgerFailed("down"))
+    assert d.asked(m.Leave).nonce == d.nonce
+    d.step(m.Left(d.nonce))
+    d.asked(m.Probe)
+
+
+def test_a_candidate_goes_on_probing_while_its_ledger_answers() -> None:
+    d = Driver()
+    d.join()
+    for _ in range(3):
+        d.after(TTL / 2 / S)
+        d.asked(m.Probe)
+        d.step(m.LedgerReached())
+
+
+def test_a_failed_candidacy_starts_over_with_a_new_nonce_and_lease() -> None:
+    d = Driver()
+    d.join()
+    first = d.nonce
+    d.step(m.JoinFailed(first, "lease_lost", "gone"))
+    assert d.node.phase is Phase.OUT
+    d.after(0.5)
+    d.step(m.LedgerReached())
+    assert d.asked(m.Join).nonce != first
+
+
+def test_a_wrong_ledger_is_exit_2_before_the_first_candidacy() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.JoinFailed(d.nonce, "wrong_ledger", "ids x and y", permanent=True))
+    assert d.asked(m.Exit) == m.Exit(2, "ids x and y")
+    assert d.step() == []  # stopped for good
+
+
+def test_a_wrong_ledger_found_later_keeps_the_node_out_of_line() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.JoinFailed(d.nonce, "unreachable", "down"))
+    d.after(1)
+    d.step(m.LedgerReached())
+    nonce = d.asked(m.Join).nonce
+    d.step(m.JoinFailed(nonce, "wrong_ledger", "ids", permanent=True))
+    assert not d.all(m.Exit)
+    assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
+
+
+# ------------------------------------------------------------------ election, raise, settle
+
+
+def test_the_gate_opens_after_raise_and_settlement_in_that_order() -> None:
+    d = Driver()
+    d.elect(revision=7)
+    assert d.told("term.elected")["revision"] == 7
+    assert d.node.closed(d.boot_ns) is CloseReason.NOT_RAISED
+    d.step(m.Raised(d.nonce, 107))  # the ledger's offset is 100
+    assert d.told("term.raised")["fence"] == 107
+    assert d.node.closed(d.boot_ns) is CloseReason.NOT_SETTLED
+    d.step(m.PastRead(d.nonce, Past(None, {})))
+    d.step(m.Settled(d.nonce, ()))
+    assert d.told("gate.opened")["fence"] == 107
+    assert d.node.closed(d.boot_ns) is None
+
+
+def test_the_gate_waits_for_the_watch() -> None:
+    d = Driver()
+    d.join()
+    d.renew()
+    d.step(m.Elected(d.nonce, 7, 99))
+    d.step(m.Raised(d.nonce, 7))
+    d.step(m.PastRead(d.nonce, Past(None, {})))
+    d.step(m.Settled(d.nonce, ()))
+    assert d.quiet("gate.opened")
+    d.step(m.WatchOpened(d.nonce))
+    d.told("gate.opened")
+
+
+def test_a_raise_without_an_answer_is_given_up_after_two_seconds() -> None:
+    d = Driver()
+    d.elect()
+    d.after(1.9)
+    assert d.quiet("term.ended")
+    d.after(0.1)
+    assert d.told("term.ended")["reason"] == EndReason.RAISE_FAILED
+    d.asked(m.Leave)
+    assert not d.all(m.CloseTerm)
+
+
+def test_a_raise_that_waits_for_a_lock_is_waited_for_a_ttl_and_a_second() -> None:
+    d = Driver()
+    d.elect()
+    d.step(m.RaiseWaits(d.nonce))
+    d.step(m.RaiseWaits(d.nonce))
+    for _ in range(10):
+        d.after(1)
+        d.renew()
+        assert d.quiet("term.ended")
+    d.after(1)
+    assert d.told("term.ended")["reason"] == EndReason.RAISE_FAILED
+
+
+def test_a_refused_raise_with_our_key_still_lowest_is_broken_history() -> None:
+    d = Driver()
+    d.elect()
+    d.step(m.Raised(d.nonce, Refused("raise", 9)))
+    d.asked(m.Verify)
+    d.step(m.Verified(d.nonce, d.boot_ns))
+    assert d.told("term.ended")["reason"] == EndReason.HISTORY
+    d.step(m.Left(d.nonce))
+    assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
+
+
+def test_a_refused_raise_whose_key_is_gone_is_a_term_like_any_other() -> None:
+    d = Driver()
+    d.elect()
+    d.step(m.Raised(d.nonce, Refused("raise", 9)))
+    d.step(m.KeyDeleted(d.nonce))
+    assert d.told("term.ended")["reason"] == EndReason.KEY_DELETED
+
+
+def test_a_raise_refused_for_another_cluster_is_broken_history_at_once() -> None:
+    d = Driver()
+    d.elect()
+    d.step(m.Raised(d.nonce, Refused("raise", 3, history=True, text="rebase")))
+    assert d.told("ledger.refused")["error"] == "rebase"
+    assert d.told("term.ended")["reason"] == EndReason.HISTORY
+
+
+def test_a_refused_settlement_ends_the_term() -> None:
+    d = Driver()
+    d.settle()
+    d.step(m.Settled(d.nonce, Refused("settle", 9)))
+    assert d.told("term.ended")["reason"] == EndReason.REFUSED
+
+
+def test_answers_that_come_out_of_their_phase_change_nothing() -> None:
+    d = Driver().lead()
+    for event in (
+        m.Elected(d.nonce, 8, 99),
+        m.Raised(d.nonce, 8),
+        m.PastRead(d.nonce, Past(None, {})),
+        m.Settled(d.nonce, ()),
+        m.TermClosed(d.nonce, Applied()),
+        m.Verified(d.nonce, d.boot_ns),
+        m.LedgerReached(),
+    ):
+        assert d.step(event) == []
+    assert d.node.closed(d.boot_ns) is None
+
+
+def test_events_of_an_older_nonce_are_dropped() -> None:
+    d = Driver().lead()
+    for event in (
+        m.KeyDeleted("old"),
+        m.LeaseLost("old"),
+        m.WatchBroken("old", "silent"),
+        m.JoinFailed("old", "refused", ""),
+        m.HeartbeatAnswered("old", NEWER, T0),
+    ):
+        assert d.step(event) == []
+
+
+# ------------------------------------------------------------------ leading
+
+
+def test_the_heartbeat_is_sent_each_second_one_at_a_time() -> None:
+    d = Driver().lead()
+    d.after(1)
+    assert d.asked(m.Heartbeat).planned_to == d.wall
+    d.after(1)
+    assert not d.all(m.Heartbeat)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
+    d.asked(m.Heartbeat)
+
+
+def test_a_refused_heartbeat_ends_the_term() -> None:
+    d = Driver().lead()
+    d.step(m.HeartbeatAnswered(d.nonce, NEWER, d.wall))
+    assert d.told("gate.closed")["reason"] == CloseReason.NOT_RAISED
+    assert d.told("term.ended") == {"reason": EndReason.REFUSED, "fence": 7}
+
+
+def test_skew_against_the_ledger_shuts_the_gate_until_it_is_gone() -> None:
+    d = Driver().lead()
+    ahead = Applied(ledger_now=d.wall + timedelta(seconds=6))
+    d.step(m.HeartbeatAnswered(d.nonce, ahead, d.wall))
+    assert d.told("gate.closed")["reason"] == CloseReason.CLOCK_SKEW
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=d.wall), d.wall))
+    d.told("gate.opened")
+
+
+def test_silence_of_the_watch_shuts_the_gate_and_does_not_end_the_term() -> None:
+    d = Driver().lead()
+    d.step(m.WatchBroken(d.nonce, "silent"))
+    assert d.told("gate.closed")["reason"] == CloseReason.WATCH
+    assert d.node.wake_wall() is None
+    d.step(m.WatchOpened(d.nonce))
+    d.told("gate.opened")
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "shut"),
+    [
+        (m.KeyDeleted, EndReason.KEY_DELETED, CloseReason.WATCH),
+        (m.KeyOverwritten, EndReason.KEY_OVERWRITTEN, CloseReason.WATCH),
+        (m.LeaseLost, EndReason.LEASE_LOST, CloseReason.DEADLINE),
+    ],
+)
+def test_bad_news_of_key_or_lease_ends_the_term(event: type, reason: str, shut: str) -> None:
+    d = Driver().lead()
+    d.step(event(d.nonce))
+    assert d.told("gate.closed")["reason"] == shut
+    assert d.told("term.ended")["reason"] == reason
+    assert d.asked(m.CloseTerm).reason == reason
+    assert [type(e) for e in d.effects if isinstance(e, m.Abandon | m.Leave)] == [
+        m.Abandon,
+        m.Leave,
+    ]
+
+
+def test_a_candidacy_that_breaks_under_a_leader_ends_the_term() -> None:
+    d = Driver().lead()
+    d.step(m.JoinFailed(d.nonce, "refused", "NOSPACE"))
+    assert d.told("term.ended")["reason"] == EndReason.LEASE_LOST
+    d.step(m.JoinFailed(d.nonce, "refused", "again"))
+    assert d.quiet("term.ended")
+
+
+def test_the_deadline_ends_the_term_even_before_the_event_that_came_late() -> None:
+    d = Driver().lead()
+    d.after((TTL - MARGIN) / S, m.LeaseRenewed(d.nonce, d.boot_ns, TTL))
+    assert d.told("term.ended")["reason"] == EndReason.DEADLINE
+    assert d.told("gate.closed")["reason"] == CloseReason.DEADLINE
+
+
+def test_the_node_wakes_at_its_deadline() -> None:
+    d = Driver().lead()
+    d.after(1)  # the heartbeat is out, and nothing else is due
+    assert d.node.wake_boot_ns() == d.node.gate.deadline_ns
+
+
+def test_a_lost_term_is_never_resumed() -> None:
+    d = Driver().lead()
+    old = d.nonce
+    d.step(m.KeyDeleted(old))
+    d.step(m.Left(old))
+    d.asked(m.Probe)
+    d.step(m.LedgerReached())
+    assert d.asked(m.Join).nonce != old
+    assert d.node.closed(d.boot_ns) is CloseReason.NOT_RAISED
+
+
+def test_a_leader_without_its_ledger_for_a_ttl_resigns() -> None:
+    d = Driver().lead()
+    d.step(m.LedgerFailed("down"))
+    for _ in range(9):
+        d.after(1)
+        d.renew()
+        assert d.quiet("term.ended")
+    d.after(1)
+    assert d.told("term.ended")["reason"] == EndReason.LEDGER_UNREACHABLE
+    assert not d.all(m.CloseTerm)
+
+
+def test_a_ledger_that_comes_back_in_time_keeps_the_term() -> None:
+    d = Driver().lead()
+    d.step(m.LedgerFailed("down"))
+    d.after(5)
+    d.renew()
+    d.step(m.LedgerReached())
+    d.after(5)
+    d.renew()
+    assert d.quiet("term.ended")
+
+
+def test_a_ledger_lost_while_settling_is_not_waited_for_for_ever() -> None:
+    d = Driver()
+    d.settle()
+    d.step(m.LedgerFailed("down"))
+    d.after(5)
+    d.renew()
+    d.after(5)
+    assert d.told("term.ended")["reason"] == EndReason.LEDGER_UNREACHABLE
+
+
+# ------------------------------------------------------------------ clocks
+
+
+def test_a_clock_jump_shuts_the_gate_until_leadership_is_proven_again() -> None:
+    d = Driver().lead()
+    d.wall += timedelta(seconds=300)
+    d.step()
+    assert d.told("clock.stepped")["by_ms"] == 300_000
+    assert d.told("gate.closed")["reason"] == CloseReason.CLOCK_JUMP
+    jumped_ns = d.boot_ns
+    d.asked(m.Verify)
+    d.step(m.Verified(d.nonce, jumped_ns))
+    assert d.node.gate.jumped_ns == jumped_ns  # no renewal since
+    assert d.node.wake_boot_ns() == jumped_ns + S
+    d.after(1)
+    d.asked(m.Verify)
+    d.renew()
+    d.step(m.Verified(d.nonce, d.boot_ns))
+    d.told("gate.opened")
+
+
+def test_a_clock_jump_while_raising_is_looked_into() -> None:
+    d = Driver()
+    d.elect()
+    d.wall -= timedelta(seconds=300)
+    d.step()
+    d.asked(m.Verify)
+    assert d.node.wake_boot_ns() == d.boot_ns + S
+
+
+def test_a_small_drift_is_no_jump() -> None:
+    d = Driver().lead()
+    d.wall += timedelta(milliseconds=900)
+    d.step()
+    assert d.quiet("clock.stepped")
+
+
+def test_a_jump_outside_any_candidacy_is_nobodys_business() -> None:
+    d = Driver()
+    d.step()
+    d.wall += timedelta(hours=1)
+    d.step()
+    assert d.quiet("clock.stepped")
+
+
+# ------------------------------------------------------------------ the supervisor
+
+
+def test_a_silent_supervisor_shuts_the_gate_and_an_answer_opens_it() -> None:
+    d = Driver().lead()
+    d.step(m.SupervisorSilent())
+    assert d.told("gate.closed")["reason"] == CloseReason.SUPERVISOR
+    d.asked(m.AskSupervisor)
+    d.step(m.SupervisorSilent())
+    assert not d.all(m.AskSupervisor)
+    d.step(m.SupervisorAnswered())
+    d.told("gate.opened")
+
+
+def test_a_supervisor_silent_for_a_ttl_ends_the_term() -> None:
+    d = Driver().lead()
+    d.step(m.SupervisorSilent())
+    d.after(5)
+    d.renew()
+    d.after(5)
+    assert d.told("term.ended")["reason"] == EndReason.SUPERVISOR_GONE
+
+
+def test_a_supervisor_silent_towards_a_follower_is_no_term_event() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.SupervisorSilent())
+    assert not d.all(m.AskSupervisor)
+
+
+def test_without_its_supervisor_a_leader_kills_its_runs_records_them_and_goes() -> None:
+    d = Driver([job(on_lost_leadership="finish")]).lead()
+    run = d.fly()
+    d.step(m.SupervisorGone())
+    assert d.asked(m.Kill) == m.Kill(run.run_id, 0)
+    d.record(d.land(run))
+    assert d.asked(m.CloseTerm).reason == EndReason.STOPPING
+    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.Left(d.nonce))
+    assert d.asked(m.Exit).code == 1
+    assert d.step(m.SupervisorGone()) == []
+
+
+def test_losing_the_supervisor_while_stopping_kills_what_is_drained() -> None:
+    d = Driver().lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    assert not d.all(m.Kill)
+    d.step(m.SupervisorGone())
+    assert d.asked(m.Kill) == m.Kill(run.run_id, 0)
+
+
+# ------------------------------------------------------------------ stopping
+
+
+def test_a_stop_out_of_line_exits_at_once() -> None:
+    d = Driver()
+    d.step()
+    d.step(m.LedgerFailed("down"))
+    d.step(m.StopAsked(15))
+    assert d.asked(m.Exit) == m.Exit(0)
+
+
+def test_a_stop_while_probing_exits_at_once() -> None:
+    d = Driver()
+    d.step()
+    d.step(m.StopAsked(2))
+    assert d.asked(m.Exit) == m.Exit(0)
+
+
+def test_a_stop_in_line_leaves_the_line_first() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.StopAsked(15))
+    d.told("node.stopping")
+    d.asked(m.Leave)
+    assert d.node.wake_boot_ns() is None
+    d.step(m.Left(d.nonce))
+    assert d.asked(m.Exit) == m.Exit(0)
+
+
+@pytest.mark.parametrize("way", ["elect", "settle"])
+def test_a_stop_before_the_gate_opened_ends_the_term(way: str) -> None:
+    d = Driver()
+    getattr(d, way)()
+    d.step(m.StopAsked(15))
+    assert d.told("term.ended")["reason"] == EndReason.STOPPING
+    d.asked(m.Leave)
+
+
+def test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_exits() -> None:
+    d = Driver().lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    assert d.told("gate.closed")["reason"] == CloseReason.STOPPING
+    assert not d.all(m.Kill)
+    assert not d.all(m.CloseTerm)
+    written = d.land(run)
+    assert not d.all(m.CloseTerm)
+    d.record(written)
+    d.asked(m.CloseTerm)
+    assert not d.all(m.Leave)
+    d.step()
+    assert not d.all(m.CloseTerm)  # asked for once
+    d.step(m.TermClosed(d.nonce, None))
+    assert d.told("term.ended")["reason"] == EndReason.STOPPING
+    d.asked(m.Leave)
+    d.step(m.Left(d.nonce))
+    assert d.asked(m.Exit) == m.Exit(0)
+
+
+def test_no_slot_is_claimed_while_stopping() -> None:
+    d = Driver().lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    for _ in range(12):
+        d.after(6)
+        d.renew()
+        assert not d.all(m.Take)
+    assert run.run_id
+
+
+def test_a_run_that_outlasts_the_drain_is_ended() -> None:
+    d = Driver([job(drain_s=3, grace_s=4)], patient(drain_s=30)).lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    assert d.node.wake_boot_ns() is not None
+    d.after(3)
+    assert d.asked(m.Kill) == m.Kill(run.run_id, 4)
+    d.after(0.1)
+    assert not d.all(m.Kill)
+
+
+def test_the_deadline_passing_in_mid_drain_ends_the_term_and_the_node_still_exits() -> None:
+    d = Driver().lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    d.after(10)
+    assert d.told("term.ended")["reason"] == EndReason.DEADLINE
+    d.asked(m.Kill)
+    assert not d.all(m.Leave)  # runs first
+    d.step(m.RunEnded(run.run_id, Driver and _killed()))
+    d.asked(m.Leave)
+    d.step(m.Left(d.nonce))
+    assert d.asked(m.Exit) == m.Exit(0)
+
+
+def test_a_second_signal_kills_the_runs_and_exits_as_a_shell_counts() -> None:
+    d = Driver().lead()
+    run = d.fly()
+    d.step(m.StopAsked(15))
+    d.step(m.StopAsked(2))
+    assert d.asked(m.Kill) == m.Kill(run.run_id, 0)
+    assert d.asked(m.Exit).code == 130
+
+
+def test_a_run_that_does_not_die_holds_the_keys_up_for_half_a_margin_only() -> None:
+    d = Driver().lead()
+    d.fly()
+    d.step(m.KeyDeleted(d.nonce))
+    d.asked(m.Kill)
+    assert not d.all(m.Leave)
+    assert d.node.wake_boot_ns() == d.boot_ns + MARGIN // 2
+    d.after(MARGIN / 2 / S)
+    d.asked(m.Leave)
+
+
+def test_a_stopped_node_that_still_has_a_finish_run_waits_for_it() -> None:
+    d = Driver([job(on_lost_leadership="finish")]).lead()
+    run = d.fly()
+    d.step(m.KeyDeleted(d.nonce))
+    assert not d.all(m.Kill)
+    d.step(m.Left(d.nonce))
+    d.step(m.LedgerFailed("down"))
+    d.step(m.StopAsked(15))
+    assert not d.all(m.Exit)
+    assert d.node.wake_boot_ns() == d.boot_ns + 30 * S
+    written = d.land(run)
+    assert written.once
+    d.record(written, Refused("finish", 9))
+    d.asked(m.Exit)
+
+
+def _killed() -> object:
+    from tests.core.driver import result
+
+    return result("killed by SIGKILL")
