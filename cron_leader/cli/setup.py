@@ -1,0 +1,193 @@
+"""`init` writes a first configuration, `check` looks at one as a node would before it starts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cron_leader import config as configuration
+from cron_leader.cli import output
+from cron_leader.config import Config
+from cron_leader.core.model import CommandSpec, Job, PythonSpec, ShellSpec
+from cron_leader.errors import ConfigError
+
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option("--config", help="Else $CRON_LEADER_CONFIG, else ./cron-leader.toml."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+TEMPLATE = """\
+# cron-leader: the same file on every node. Check it with `cron-leader check`.
+# Durations: "250ms", "10s", "1m30s", "2h", "7d". CRON_LEADER_<SECTION>_<KEY> beats this file.
+
+[fleet]
+name = "default"            # nodes of one name elect one leader
+# prefix = "/cron-leader"   # of every key in etcd
+
+# [node]
+# id = "a"                  # a label; better given as NODE_ID=a or --node-id a
+
+[lease]
+ttl = "10s"                 # how long a vanished leader is waited for
+# renew = "3s"              # default: ttl / 3
+# margin = "2s"             # default: from etcd's election timeout, measured at start
+
+[run]
+drain = "30s"               # on SIGTERM: how long running jobs may take to end
+# max_parallel = 64
+# max_clock_skew = "5s"
+# catchup_rate = "10/s"     # how fast slots missed during an outage are run
+
+[etcd]
+endpoints = ["127.0.0.1:2379"]
+# ca = "ca.pem"             # makes it TLS
+# cert = "client.pem"
+# key = "client.key"
+# user = "cron"
+# password_file = "etcd-password"
+
+[ledger]
+url = "sqlite:///cron-leader.db"    # one machine, or a trial; relative to this file
+# url = "postgresql://cron:${PGPASSWORD}@db.example/cron"
+
+# [jobs]
+# modules = ["pkg.mod"]     # where functions marked @job are
+
+[[job]]
+name = "hello"
+cron = "* * * * *"          # or every = "30s", or at = "2030-01-01T09:00:00Z"
+timezone = "UTC"
+shell = 'echo "slot $CRON_LEADER_SCHEDULED_FOR under fence $CRON_LEADER_FENCE"'
+# command = ["psql", "-f", "x.sql"]   # instead of shell: no shell in between
+# python = "pkg.mod:function"         # or: called with a Tick
+# timeout = "1h"
+# grace = "10s"             # between SIGTERM and SIGKILL
+# catchup = "latest"        # of slots missed: the latest, "all", or "none"
+# catchup_limit = 100
+# start_within = "5m"       # a slot older than this is missed, not run late
+# delivery = "at-most-once" # or "at-least-once": run again if a leader died in mid-run
+# on_lost_leadership = "kill"         # or "finish"
+# env = { LANG = "C.UTF-8" }
+# cwd = "."
+"""
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("cron-leader.toml"),
+) -> None:
+    """Write a commented configuration with one job, ready to run."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path}: exists already and is left alone; name another: cron-leader init OTHER.toml"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    output.console().print(f"wrote {path}; next: cron-leader check, then NODE_ID=a cron-leader run")
+
+
+def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
+    """Validate the configuration, and that what the jobs need is there. Needs no etcd."""
+    loaded = with_code_jobs(configuration.load(config, environ=os.environ))
+    problems = [*_ledger_folder(loaded), *_cannot_start(loaded, os.environ)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    now = datetime.now(UTC)
+    if as_json:
+        output.print_json(
+            {"ok": True, "digest": loaded.digest, "jobs": [_fact(j, now) for j in loaded.jobs]}
+        )
+        return
+    rows = [
+        (job.name, describe(job), output.when(job.schedule.next_after(now), now=now))
+        for job in loaded.jobs
+    ]
+    if rows:
+        output.columns(rows, "job", "runs", "next")
+    else:
+        output.note("no jobs: add a [[job]] table, or [jobs] modules")
+    count = len(loaded.jobs)
+    output.console().print(f"{loaded.path}: ok, {count} job{'s' if count != 1 else ''}")
+
+
+def with_code_jobs(config: Config) -> Config:
+    """The configuration and the jobs its modules define; ConfigError if one does not import."""
+    targets = [job.spec.target for job in config.jobs if isinstance(job.spec, PythonSpec)]
+    if not config.modules and not targets:
+        return config
+    from cron_leader.cli import code
+
+    return code.with_code_jobs(config, targets)
+
+
+def named(config: Config, name: str) -> Job:
+    """The job of that name; ConfigError with the nearest one if there is none."""
+    by_name = {job.name: job for job in config.jobs}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`cron-leader check` lists them"
+    raise ConfigError(f"no job {name!r} in {config.path}; {hint}")
+
+
+def describe(job: Job) -> str:
+    """What a job runs, in a few words."""
+    match job.spec:
+        case CommandSpec(argv):
+            return output.one_line(" ".join(argv), 40)
+        case ShellSpec(script):
+            return output.one_line(script, 40)
+        case PythonSpec(target):
+            return target
+
+
+def _fact(job: Job, now: datetime) -> Mapping[str, object]:
+    return {"job": job.name, "runs": describe(job), "next": job.schedule.next_after(now)}
+
+
+def _ledger_folder(config: Config) -> list[str]:
+    """What keeps a SQLite ledger from being written."""
+    if not config.ledger.url.startswith("sqlite:///"):
+        return []
+    file = Path(config.ledger.url.removeprefix("sqlite:///"))
+    folder = file.parent
+    if not folder.is_dir():
+        return [f"[ledger] url: the folder {folder} does not exist; create it"]
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        return [f"[ledger] url: {file} cannot be written by this user; change owner or url"]
+    return []
+
+
+def _cannot_start(config: Config, environ: Mapping[str, str]) -> list[str]:
+    return [
+        f'{config.path}: [[job]] "{job.name}" {why}'
+        for job in config.jobs
+        if (why := _missing(job, environ))
+    ]
+
+
+def _missing(job: Job, environ: Mapping[str, str]) -> str:
+    """What a run of the job would not find; empty if all is there."""
+    if job.cwd is not None and not Path(job.cwd).is_dir():
+        return f"cwd = {job.cwd!r}: no such folder"
+    if not isinstance(job.spec, CommandSpec):
+        return ""
+    program = job.spec.argv[0]
+    path = job.env.get("PATH", environ.get("PATH", os.defpath))
+    found = Path(job.cwd or ".") / program if "/" in program else program
+    if shutil.which(str(found), path=path):
+        return ""
+    return (
+        f"command {program!r}: not found on PATH, or not executable; install it, write its full "
+        "path, or set env.PATH"
+    )

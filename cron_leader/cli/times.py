@@ -1,0 +1,133 @@
+"""`next`: when things fire, for the configured jobs or for a schedule given on the spot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from itertools import islice
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cron_leader import config as configuration
+from cron_leader.cli import output, setup
+from cron_leader.core.schedule import Cron, Schedule
+from cron_leader.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """One fire time; job is None for a schedule given on the command line."""
+
+    at: datetime
+    zone: tzinfo
+    job: str | None = None
+
+    def fact(self) -> Mapping[str, str]:
+        """What --json prints of it."""
+        name = {} if self.job is None else {"job": self.job}
+        local = self.at.astimezone(self.zone)
+        return {**name, "local": local.isoformat(), "utc": output.utc(self.at)}
+
+
+def next_times(
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these; else all.")
+    ] = None,
+    config: setup.ConfigPath = None,
+    cron: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="This expression, and no configuration.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="This interval, and no configuration.")
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Zone of --cron and of a naive --after.")] = "UTC",
+    after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="RFC 3339; else now. Fires come after it.")
+    ] = None,
+    count: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many, each.")] = 5,
+    as_json: setup.AsJson = False,
+) -> None:
+    """Print when the jobs, or a schedule given here, fire next."""
+    start = _instant(after, timezone)
+    if cron is not None or every is not None:
+        if jobs or (cron and every):
+            raise typer.BadParameter("give JOBs, or --cron, or --every: one of them")
+        fires = _fires_of(_given(cron, every, timezone), None, start, count)
+    else:
+        fires = _fires_of_jobs(config, jobs or [], start, count)
+    if as_json:
+        output.print_json([fire.fact() for fire in fires])
+    else:
+        _show(fires)
+
+
+def _given(cron: str | None, every: str | None, zone: str) -> Schedule:
+    """A schedule from the command line, under the rules of the configuration."""
+    kind, value = ("cron", cron) if cron is not None else ("every", every)
+    table: dict[str, object] = {"name": "schedule", kind: value, "shell": ":"}
+    if kind == "cron":
+        table["timezone"] = zone
+    try:
+        (job,) = configuration.build_jobs([table], where="command line", base=setup.Path())
+    except ConfigError as error:
+        text = str(error).replace('command line: [[job]] "schedule" ', "--")
+        raise ConfigError(text.replace(f"--{kind} =", f"--{kind}")) from None
+    return job.schedule
+
+
+def _fires_of_jobs(
+    config: setup.Path | None, names: list[str], start: datetime, count: int
+) -> list[Fire]:
+    loaded = setup.with_code_jobs(configuration.load(config, environ=os.environ))
+    wanted = [setup.named(loaded, name) for name in names] or loaded.jobs
+    fires = [fire for job in wanted for fire in _fires_of(job.schedule, job.name, start, count)]
+    return sorted(fires, key=lambda fire: (fire.at, fire.job))
+
+
+def _fires_of(schedule: Schedule, job: str | None, start: datetime, count: int) -> list[Fire]:
+    zone: tzinfo = ZoneInfo(schedule.zone) if isinstance(schedule, Cron) else UTC
+    return [Fire(at, zone, job) for at in islice(_after(schedule, start), count)]
+
+
+def _after(schedule: Schedule, start: datetime) -> Iterator[datetime]:
+    at = schedule.next_after(start)
+    while at is not None:
+        yield at
+        at = schedule.next_after(at)
+
+
+def _instant(text: str | None, zone: str) -> datetime:
+    """In UTC; a naive text is read in the zone."""
+    if text is None:
+        return datetime.now(UTC)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--after {text!r}: not a time; write 2026-12-01T09:00:00Z or 2026-12-01T09:00"
+        ) from None
+    if at.tzinfo is None:
+        _given("* * * * *", None, zone)  # for its message, should the zone be unknown
+        at = at.replace(tzinfo=ZoneInfo(zone))
+    return at.astimezone(UTC)
+
+
+def _show(fires: list[Fire]) -> None:
+    now = datetime.now(UTC)
+    rows = [
+        (
+            *([] if fire.job is None else [fire.job]),
+            fire.at.astimezone(fire.zone).isoformat(sep=" "),
+            output.when(fire.at, now=now),
+        )
+        for fire in fires
+    ]
+    if not rows:
+        output.note("nothing fires any more")
+        return
+    named = [] if fires[0].job is None else ["job"]
+    output.columns(rows, *named, "local", "utc")

@@ -1,0 +1,249 @@
+"""From validated values to the frozen Config: defaults, paths, and the relations between keys."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cron_leader.config import (
+    Config,
+    EtcdConfig,
+    LeaseConfig,
+    LedgerConfig,
+    RunConfig,
+    schema,
+    sources,
+)
+from cron_leader.config.jobs import build_all
+from cron_leader.config.locate import KeyPath
+from cron_leader.config.problems import Problem, Source
+from cron_leader.config.units import NS_PER_S, show_duration
+from cron_leader.core.model import Job
+
+_S = NS_PER_S
+Values = Mapping[str, Any]
+Report = Callable[[KeyPath, str], None]
+
+
+def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Config:
+    """The configuration in the file at path, under the environment. Raises ConfigError."""
+    text, document = sources.read(path)
+    kinds = {
+        section: {key: field["type"] for key, field in fields.items()}
+        for section, fields in schema.SECTIONS.items()
+    }
+    merged, variables, problems = sources.overlay(document, environ, kinds)
+    source = Source(_short(path), merged, text, variables)
+    filled, unset = sources.interpolate(merged, environ)
+    values, invalid = schema.validate_sections(filled)
+    built, wrong = build_all(filled.get("job", ()), path.parent)
+    problems += [*unset, *invalid, *wrong]
+    config = _config(values, path, problems)
+    source.fail(problems)
+    return replace(
+        config,
+        node_id=_node(values, environ, node_id),
+        jobs=built,
+        digest=digest(merged),
+    )
+
+
+def jobs(tables: Sequence[Values], source: Source, *, base: Path) -> tuple[Job, ...]:
+    """The jobs of [[job]] tables. Raises ConfigError with every problem found."""
+    built, problems = build_all(tables, base)
+    source.fail(problems)
+    return built
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """Identifies what a fleet's nodes must agree on; ${ENV} is not filled in: no secrets."""
+    shared = {
+        key: document[key] for key in ("fleet", "lease", "run", "jobs", "job") if key in document
+    }
+    text = json.dumps(shared, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# ------------------------------------------------------------------ sections
+
+
+def _config(values: Values, path: Path, problems: list[Problem]) -> Config:
+    """The sections; what is wrong between their keys is appended to problems."""
+
+    def report(at: KeyPath, rule: str) -> None:
+        problems.append(Problem(at, rule))
+
+    fleet = values.get("fleet", {})
+    return Config(
+        path=path,
+        node_id="",
+        fleet=fleet.get("name", "default"),
+        prefix=fleet.get("prefix", "/cron-leader"),
+        shards=fleet.get("shards", 1),
+        lease=_lease(values.get("lease", {}), report),
+        run=_run(values.get("run", {})),
+        etcd=_etcd(values.get("etcd", {}), path.parent, report),
+        ledger=_ledger(values.get("ledger", {}), path.parent, report),
+        modules=tuple(values.get("jobs", {}).get("modules", ())),
+        jobs=(),
+        digest="",
+    )
+
+
+def _node(values: Values, environ: Mapping[str, str], node_id: str | None) -> str:
+    """--node-id, $NODE_ID, [node] id (or its variable), host-pid."""
+    given = node_id or environ.get("NODE_ID")
+    if not given:
+        return str(values.get("node", {}).get("id") or f"{socket.gethostname()}-{os.getpid()}")
+    _, problems = schema.validate_sections({"node": {"id": given}})
+    name = "--node-id" if node_id else "NODE_ID"
+    Source("environment" if name == "NODE_ID" else "command line", {name: given}).fail(
+        [Problem((name,), problem.rule) for problem in problems]
+    )
+    return given
+
+
+def _lease(values: Values, report: Report) -> LeaseConfig:
+    ttl, margin = values.get("ttl", 10 * _S), values.get("margin")
+    renew = values.get("renew", ttl // 3)
+    if ttl % _S:
+        report(("lease", "ttl"), "etcd counts leases in whole seconds; write 10s, not 9500ms")
+    if renew > ttl / 3:
+        report(
+            ("lease", "renew"),
+            f"must be at most ttl / 3 = {show_duration(ttl // 3)}; shorten it, or leave it out",
+        )
+    if margin is not None and margin >= ttl:
+        report(
+            ("lease", "margin"),
+            f"must be shorter than ttl ({show_duration(ttl)}); leave it out to have it measured",
+        )
+    elif margin is not None and 3 * renew > 2 * (ttl - margin):
+        report(
+            ("lease", "margin"),
+            f"leaves no time to renew: 1.5 x renew ({show_duration(renew)}) must fit in ttl - "
+            f"margin ({show_duration(ttl - margin)}); raise ttl, or shorten margin",
+        )
+    return LeaseConfig(ttl_ns=ttl, renew_ns=renew, margin_ns=margin)
+
+
+def _run(values: Values) -> RunConfig:
+    return RunConfig(
+        drain_s=values.get("drain", 30 * _S) / _S,
+        max_parallel=values.get("max_parallel", 64),
+        max_clock_skew_s=values.get("max_clock_skew", 5 * _S) / _S,
+        catchup_rate=values.get("catchup_rate", 10.0),
+    )
+
+
+def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
+    files = {
+        key: _file(values[key], base, ("etcd", key), report) if key in values else None
+        for key in ("ca", "cert", "key", "password_file")
+    }
+    secured = values.get("ca") is not None
+    endpoints = tuple(
+        _endpoint(text, secured, report) for text in values.get("endpoints", ["127.0.0.1:2379"])
+    )
+    for one, other in (("cert", "key"), ("key", "cert"), ("cert", "ca")):
+        if one in values and other not in values:
+            report(("etcd", one), f"needs [etcd] {other} as well")
+    for one, other in (("user", "password_file"), ("password_file", "user")):
+        if one in values and other not in values:
+            report(("etcd", one), f"needs [etcd] {other} as well")
+    return EtcdConfig(
+        endpoints=endpoints,
+        ca=files["ca"],
+        cert=files["cert"],
+        key=files["key"],
+        user=values.get("user"),
+        password=_first_line(files["password_file"], report),
+    )
+
+
+def _endpoint(text: str, secured: bool, report: Report) -> str:
+    """host:port, of host:port or a URL."""
+    scheme, _, rest = text.rpartition("://")
+    at: KeyPath = ("etcd", "endpoints")
+    if scheme not in {"", "http", "https"}:
+        report(at, f"{text}: unknown scheme; write host:port, or a list of them")
+    elif scheme == "https" and not secured:
+        report(at, f"{text}: TLS needs [etcd] ca, the file of the authority to trust")
+    elif scheme == "http" and secured:
+        report(at, f"{text}: plain, but [etcd] ca is set; write https:// or take ca out")
+    elif not re.fullmatch(r"([^\s:/\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}/?", rest):
+        report(at, f"{text}: must be host:port, as 127.0.0.1:2379")
+    return rest.rstrip("/")
+
+
+def _file(text: str, base: Path, at: KeyPath, report: Report) -> str:
+    path = base / text
+    if not path.is_file():
+        report(at, f"{path}: no such file")
+    elif not os.access(path, os.R_OK):
+        report(at, f"{path}: cannot be read by this user")
+    return str(path)
+
+
+def _first_line(file: str | None, report: Report) -> str | None:
+    if file is None or not os.access(file, os.R_OK):
+        return None
+    at: KeyPath = ("etcd", "password_file")
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        report(at, "cannot be read as text")
+        return None
+    if not lines or not lines[0]:
+        report(at, "its first line, the password, is empty")
+        return None
+    return lines[0]
+
+
+def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
+    url = values.get("url", "sqlite:///cron-leader.db")
+    scheme, separator, rest = url.partition("://")
+    at: KeyPath = ("ledger", "url")
+    match scheme:
+        case "sqlite":
+            url = _sqlite(rest, base, report)
+        case "postgresql" | "postgres" if separator:
+            pass
+        case _:
+            known = ("sqlite", "postgresql")
+            near = difflib.get_close_matches(scheme, known, n=1, cutoff=0.75)
+            hint = f"did you mean {near[0]}? " if near else ""
+            report(
+                at,
+                f"unknown scheme; {hint}use sqlite:///file.db or postgresql://user@host/database",
+            )
+    return LedgerConfig(url=url, migrate=values.get("migrate", True))
+
+
+def _sqlite(rest: str, base: Path, report: Report) -> str:
+    """sqlite:/// and an absolute path, of one that may be relative to the file."""
+    at: KeyPath = ("ledger", "url")
+    name = rest.removeprefix("/")
+    if not rest.startswith("/") or not name:
+        report(
+            at, "must be sqlite:///file.db (relative to this file) or sqlite:////absolute/file.db"
+        )
+    elif name == ":memory:":
+        report(at, "a ledger in memory is gone with its process; name a file: sqlite:///file.db")
+    return f"sqlite:///{(base / name).absolute()}"
+
+
+def _short(path: Path) -> str:
+    """Relative to the working directory where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

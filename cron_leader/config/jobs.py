@@ -1,0 +1,172 @@
+"""From validated [[job]] tables to Jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cron_leader.config import schema
+from cron_leader.config.problems import Problem
+from cron_leader.config.units import NS_PER_S
+from cron_leader.core.model import (
+    Catchup,
+    CommandSpec,
+    Delivery,
+    Isolation,
+    Job,
+    OnLostLeadership,
+    PythonSpec,
+    RunnableSpec,
+    ShellSpec,
+)
+from cron_leader.core.schedule import At, Every, Schedule, ScheduleError, parse_cron
+
+Values = Mapping[str, Any]
+Report = Callable[[str, str], None]
+"""Called with a key of the table ("" for the table itself) and the rule that does not hold."""
+
+
+def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[Job, ...], list[Problem]]:
+    """The jobs that are right, and what is wrong with the others."""
+    built: list[Job] = []
+    problems: list[Problem] = []
+    tables = tables if isinstance(tables, list | tuple) else ()
+    for index, table in enumerate(tables):
+        if not isinstance(table, Mapping):
+            problems.append(Problem(("job", index), "must be a table"))
+            continue
+        values, invalid = schema.validate_job(table, index)
+        problems += invalid
+        if not invalid and (job := _job(values, index, base, problems)):
+            built.append(job)
+    return tuple(built), problems + _doubles(tables)
+
+
+def _doubles(tables: Sequence[Any]) -> list[Problem]:
+    """A problem for every job whose name an earlier one has."""
+    problems, seen = [], set()
+    for index, table in enumerate(tables):
+        name = table.get("name") if isinstance(table, Mapping) else None
+        if isinstance(name, str) and name in seen:
+            problems.append(
+                Problem(("job", index, "name"), "another job has this name; rename one")
+            )
+        elif isinstance(name, str):
+            seen.add(name)
+    return problems
+
+
+def _job(values: Values, index: int, base: Path, problems: list[Problem]) -> Job | None:
+    """None if problems were found and appended."""
+    before = len(problems)
+
+    def report(key: str, rule: str) -> None:
+        problems.append(Problem(("job", index, key) if key else ("job", index), rule))
+
+    schedule = _schedule(values, report)
+    spec = _spec(values, report)
+    if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
+        report("isolation", "inline is for python jobs; leave it out")
+    if schedule is None or spec is None or len(problems) > before:
+        return None
+    return Job(name=values["name"], schedule=schedule, spec=spec, **_options(values, base))
+
+
+def _options(values: Values, base: Path) -> dict[str, Any]:
+    """Keyword arguments of Job for the keys that are there; Job has the defaults."""
+    readers: Mapping[str, tuple[str, Callable[[Any], object]]] = {
+        "timeout": ("timeout_s", _seconds),
+        "grace": ("grace_s", _seconds),
+        "drain": ("drain_s", _seconds),
+        "start_within": ("start_within_s", _seconds),
+        "catchup": ("catchup", Catchup),
+        "catchup_limit": ("catchup_limit", int),
+        "delivery": ("delivery", Delivery),
+        "on_lost_leadership": ("on_lost_leadership", OnLostLeadership),
+        "isolation": ("isolation", Isolation),
+        "env": ("env", dict),
+        "cwd": ("cwd", lambda text: str(base / text)),
+    }
+    return {
+        name: read(values[key])
+        for key, (name, read) in readers.items()
+        if values.get(key) is not None
+    }
+
+
+def _seconds(ns: int) -> float:
+    return ns / NS_PER_S
+
+
+def _one_of(values: Values, names: tuple[str, ...], what: str, report: Report) -> str | None:
+    given = [name for name in names if name in values]
+    if len(given) == 1:
+        return given[0]
+    if given:
+        report(given[1], f"has {' and '.join(given)}; keep one")
+    else:
+        report("", f"has no {what}; give one of {', '.join(names)}")
+    return None
+
+
+def _schedule(values: Values, report: Report) -> Schedule | None:
+    kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
+    if kind in {"every", "at"} and values.get("timezone", "UTC") != "UTC":
+        report("timezone", f"goes with cron only, not with {kind}; leave it out")
+    match kind:
+        case "cron":
+            return _cron(values["cron"], values.get("timezone", "UTC"), report)
+        case "every":
+            return Every(timedelta(microseconds=values["every"] // 1000))
+        case "at":
+            return _at(values["at"], report)
+        case _:
+            return None
+
+
+def _spec(values: Values, report: Report) -> RunnableSpec | None:
+    match _one_of(values, ("command", "shell", "python"), "work", report):
+        case "command" if not values["command"][0].strip():
+            report("command", "its first item, the program, is empty")
+            return None
+        case "command":
+            return CommandSpec(tuple(values["command"]))
+        case "shell":
+            return ShellSpec(values["shell"])
+        case "python":
+            return PythonSpec(values["python"])
+        case _:
+            return None
+
+
+def _cron(expression: str, zone: str, report: Report) -> Schedule | None:
+    try:
+        return parse_cron(expression, zone)
+    except ScheduleError as error:
+        key = "timezone" if _is_about_zone(expression) else "cron"
+        report(key, str(error))
+        return None
+
+
+def _is_about_zone(expression: str) -> bool:
+    """Whether the expression is fine in UTC, so that the zone must be what is wrong."""
+    try:
+        parse_cron(expression, "UTC")
+    except ScheduleError:
+        return False
+    return True
+
+
+def _at(value: object, report: Report) -> Schedule | None:
+    when = value
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        report("at", 'must be a time with its zone: "2026-12-01T09:00:00Z"')
+        return None
+    return At(when.astimezone(UTC))

@@ -1,0 +1,92 @@
+"""What is wrong with a configuration, one line a finding: place, key, value, rule, cure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cron_leader.config.locate import KeyPath, line_of, locate
+from cron_leader.errors import ConfigError
+
+_LONGEST = 60
+_SECRET = re.compile(r"(?<=://)[^@/]*(?=@)|(?<=password=)[^&\"]*")
+_HIDDEN = frozenset({"env"})
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding. path: ("lease", "ttl") or ("job", 2, "cron"); rule: what holds, and the cure."""
+
+    path: KeyPath
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a document came from, to name the place of a problem.
+
+    name: the file, or the module of `@job` functions. text: the file's, for line numbers.
+    variables: paths that the environment set, with the variable's name.
+    """
+
+    name: str
+    document: Mapping[str, Any]
+    text: str = ""
+    variables: Mapping[KeyPath, str] | None = None
+
+    def fail(self, problems: Sequence[Problem]) -> None:
+        """Raise ConfigError with every problem, a line each; nothing if there is none."""
+        if problems:
+            found = locate(self.text)
+            ordered = sorted(problems, key=lambda problem: line_of(problem.path, found) or 0)
+            raise ConfigError("\n".join(self._line(problem, found) for problem in ordered))
+
+    def _line(self, problem: Problem, found: Mapping[KeyPath, int]) -> str:
+        section, key = _split(problem.path, self.document)
+        variable = (self.variables or {}).get(problem.path[:2])
+        shown = _shown(self.document, problem.path)
+        if variable:
+            return f"${variable}{shown}: {problem.rule}"
+        number = line_of(problem.path, found)
+        place = f"{self.name}:{number}" if number else self.name
+        what = " ".join(word for word in (self._table(section), key) if word)
+        return f"{place}: {what}{shown}: {problem.rule}"
+
+    def _table(self, section: KeyPath) -> str:
+        """[lease], or [[job]] "digest" (its number where it has no name)."""
+        match section:
+            case ("job", int(index)):
+                jobs = self.document.get("job", ())
+                table = jobs[index] if index < len(jobs) else {}
+                name = table.get("name") if isinstance(table, Mapping) else None
+                return f"[[job]] {json.dumps(name) if name else f'number {index + 1}'}"
+            case (str(name),):
+                return f"[{name}]"
+            case _:
+                return ""
+
+
+def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:
+    """The table a path belongs to, and the key in it."""
+    if len(path) == 1:
+        is_table = isinstance(document.get(str(path[0])), Mapping)
+        return (path, "") if is_table else ((), str(path[0]))
+    size = 2 if path[0] == "job" else 1
+    return path[:size], ".".join(str(part) for part in path[size:] if isinstance(part, str))
+
+
+def _shown(document: Any, path: KeyPath) -> str:
+    """` = value` as TOML would write it, without secrets; empty if there is no plain value."""
+    value = document
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return ""
+    if isinstance(value, Mapping) or _HIDDEN.intersection(path):
+        return ""
+    text = _SECRET.sub("***", json.dumps(value, ensure_ascii=False, default=str))
+    return f" = {text if len(text) <= _LONGEST else text[: _LONGEST - 3] + '...'}"

@@ -1,0 +1,254 @@
+"""The shape of `cron-leader.toml`: which keys exist, and what each value must be.
+
+Written straight for pydantic's core, not as BaseModel classes: those cost 250 ms at start-up, this
+50, and a node that takes over a post counts milliseconds. Relations between keys (renew <= ttl/3,
+exactly one schedule) are not checked here but in `build`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import core_schema as cs
+
+from cron_leader.config.locate import KeyPath
+from cron_leader.config.problems import Problem
+from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate
+from cron_leader.core.model import Catchup, Delivery, Isolation, OnLostLeadership
+
+Schema = cs.CoreSchema
+
+
+def _after(parse: Callable[[str], object]) -> Schema:
+    return cs.no_info_after_validator_function(parse, cs.str_schema(strict=True))
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character")
+    return text
+
+
+def _matching(pattern: str, rule: str) -> Schema:
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(rule)
+        return text
+
+    return _after(check)
+
+
+def _at_least(least_ns: int, rule: str) -> Schema:
+    def check(text: str) -> int:
+        ns = parse_duration(text)
+        if ns < least_ns:
+            raise ValueError(rule)
+        return ns
+
+    return _after(check)
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return _no_nul(text)
+
+
+def _start_within(text: str) -> int | None:
+    return None if text == "none" else parse_duration(text)
+
+
+def _env(value: Mapping[str, str]) -> Mapping[str, str]:
+    for name in value:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if name.startswith("CRON_LEADER_"):
+            raise ValueError(f"{name}: names that begin with CRON_LEADER_ are set by cron-leader")
+    return value
+
+
+def _one_of(*values: str) -> Schema:
+    return cs.literal_schema([str(value) for value in values])
+
+
+def _whole(least: int, most: int) -> Schema:
+    return cs.int_schema(strict=True, ge=least, le=most)
+
+
+def _texts(item: Schema) -> Schema:
+    return cs.list_schema(item, strict=True, min_length=1)
+
+
+_TEXT = _after(_not_empty)
+_DURATION = _after(parse_duration)
+_POSITIVE = _at_least(1, "must be longer than 0s")
+_NODE = _matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,64}", "must be 1 to 64 characters without spaces")
+_FLEET = _matching(r"[a-z0-9-]{1,24}", "must be 1 to 24 of a-z, 0-9 and -")
+_PREFIX = _matching(r"(/[^/\s\x00]+)+", 'must start with "/" and must not end with it')
+_JOB = _matching(r"\w[\w.:@-]{0,127}", "must be 1 to 128 letters, digits and . : @ _ -")
+_MODULE = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be the name of a module: "pkg.mod"')
+_FUNCTION = _matching(
+    r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
+)
+
+SECTIONS: Mapping[str, Mapping[str, Schema]] = {
+    "node": {"id": _NODE},
+    "fleet": {"name": _FLEET, "prefix": _PREFIX, "shards": _whole(1, 1)},
+    "lease": {
+        "ttl": _at_least(NS_PER_S, "must be at least 1s"),
+        "renew": _POSITIVE,
+        "margin": _POSITIVE,
+    },
+    "run": {
+        "drain": _DURATION,
+        "max_parallel": _whole(1, 100_000),
+        "max_clock_skew": _POSITIVE,
+        "catchup_rate": _after(parse_rate),
+    },
+    "etcd": {
+        "endpoints": _texts(_TEXT),
+        "ca": _TEXT,
+        "cert": _TEXT,
+        "key": _TEXT,
+        "user": _TEXT,
+        "password_file": _TEXT,
+    },
+    "ledger": {"url": _TEXT, "migrate": cs.bool_schema(strict=True)},
+    "jobs": {"modules": cs.list_schema(_MODULE, strict=True)},
+}
+
+JOB: Mapping[str, Schema] = {
+    "name": _JOB,
+    "cron": _TEXT,
+    "every": _at_least(NS_PER_S // 10, "must be at least 100ms"),
+    "at": cs.any_schema(),
+    "timezone": _TEXT,
+    "command": _texts(_after(_no_nul)),
+    "shell": _TEXT,
+    "python": _FUNCTION,
+    "env": cs.no_info_after_validator_function(
+        _env, cs.dict_schema(cs.str_schema(strict=True), _after(_no_nul), strict=True)
+    ),
+    "cwd": _TEXT,
+    "timeout": _POSITIVE,
+    "grace": _DURATION,
+    "drain": _DURATION,
+    "overlap": _one_of("skip"),
+    "catchup": _one_of(*Catchup),
+    "catchup_limit": _whole(1, 100_000),
+    "start_within": _after(_start_within),
+    "delivery": _one_of(*Delivery),
+    "on_lost_leadership": _one_of(*OnLostLeadership),
+    "isolation": _one_of(*Isolation),
+}
+
+_DURATIONS = frozenset(
+    {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace"}
+) | {"start_within"}
+
+
+def _table(fields: Mapping[str, Schema], *required: str) -> Schema:
+    return cs.typed_dict_schema(
+        {
+            name: cs.typed_dict_field(schema, required=name in required)
+            for name, schema in fields.items()
+        },
+        extra_behavior="forbid",
+        strict=True,
+    )
+
+
+_TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIONS.items()}
+_JOB_TABLE = SchemaValidator(_table(JOB, "name"))
+
+
+def validate_sections(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of every section but [[job]], converted; a section with a problem is left out."""
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, table in document.items():
+        if name in _TABLES:
+            values[name], wrong = _validate(SchemaValidator(_TABLES[name]), table, (name,))
+            problems += wrong
+        elif name == "job" and not isinstance(table, list):
+            problems.append(Problem(("job",), "must be written [[job]], with two brackets"))
+        elif name != "job":
+            problems.append(Problem((name,), _unknown(name, [*SECTIONS, "job"])))
+    return values, problems
+
+
+def validate_job(table: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of one [[job]] table, converted; a key set to None counts as absent."""
+    given = {key: value for key, value in table.items() if value is not None}
+    return _validate(_JOB_TABLE, given, ("job", index))
+
+
+def _validate(
+    validator: SchemaValidator, value: object, at: KeyPath
+) -> tuple[dict[str, Any], list[Problem]]:
+    try:
+        return validator.validate_python(value), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    return {}, [Problem((*at, *detail["loc"]), _rule(detail, at)) for detail in details]
+
+
+def _rule(detail: Any, at: KeyPath) -> str:
+    """Our sentence for one finding of pydantic."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "extra_forbidden":
+            known = JOB if at[0] == "job" else SECTIONS[str(at[0])]
+            return _unknown(str(detail["loc"][-1]), list(known))
+        case "missing":
+            return "is missing; every job needs a name"
+        case "string_type":
+            return f"must be text in quotes{_quoted(detail)}"
+        case "int_type" | "int_from_float":
+            return "must be a whole number"
+        case "bool_type":
+            return "must be true or false"
+        case "list_type" | "tuple_type":
+            return f"must be a list: [{json.dumps(detail['input'], default=str)}]"
+        case "dict_type":
+            return "must be a table of keys and values"
+        case "too_short":
+            return "must not be empty"
+        case "literal_error":
+            return _choice(detail["input"], context["expected"])
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}"
+        case "less_than_equal" if detail["loc"][-1] == "shards":
+            return "this release runs one election per fleet; set shards = 1"
+        case "less_than_equal":
+            return f"must be at most {context['le']}"
+        case "value_error":
+            return str(context["error"])
+        case _:
+            return str(detail["msg"])
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    return f"unknown key; {hint}"
+
+
+def _choice(given: object, expected: str) -> str:
+    names = re.findall(r"'([^']*)'", expected)
+    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near and len(names) > 1 else ""
+    return f"must be {' or '.join(names)}{hint}"
+
+
+def _quoted(detail: Any) -> str:
+    """The cure for a bare number where a duration is meant; else nothing."""
+    is_number = type(detail["input"]) in {int, float}
+    return f'; write "{detail["input"]}s"' if is_number and detail["loc"][-1] in _DURATIONS else ""
