@@ -1,0 +1,224 @@
+"""One candidacy: a lease, a place in line, perhaps a term, and the way out.
+
+Promises that Elected follows a linearizable read of the own key; that whatever was put into etcd is
+taken out again, or left to the lease's TTL where etcd does not answer; that `leave` ends within its
+bound and always reports Left. Does not say whether a run may start: the gate does, from what is
+reported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from cron_leader.clock import Clock
+from cron_leader.core.messages import (
+    Elected,
+    Event,
+    JoinFailed,
+    LeaseLost,
+    LeaseRenewed,
+    Left,
+)
+from cron_leader.errors import EtcdRefused, EtcdUnavailable
+from cron_leader.etcd import requests
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.codes import LeaseExists, LeaseNotFound, NotSent
+from cron_leader.etcd.keys import Seat
+from cron_leader.etcd.lease import NS, Lease, Terms
+from cron_leader.etcd.line import Line, OutOfLine
+from cron_leader.etcd.tenure import Tenure
+from cron_leader.events import Emit
+
+LEAVE_S = 2.0
+"""Longest time given to taking keys and lease back; half a TTL if that is less."""
+
+__all__ = ["Candidacy", "Seat"]
+
+
+class Candidacy:
+    """One lease from grant to revoke: join, wait, confirm, watch, leave. Used once.
+
+    report: called with this candidacy's events, in order. may_renew: False holds renewals back.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        seat: Seat,
+        *,
+        report: Callable[[Event], None],
+        clock: Clock,
+        emit: Emit,
+        may_renew: Callable[[], bool],
+    ) -> None:
+        self._etcd = etcd
+        self._seat = seat
+        self._report = report
+        self._clock = clock
+        self._emit = emit
+        self._line = Line(etcd, seat, clock=clock)
+        self._lease = Lease(
+            etcd,
+            Terms(seat.lease, seat.ttl_ns, seat.renew_ns),
+            renewed=self._renewed,
+            may_renew=may_renew,
+            clock=clock,
+            emit=emit,
+        )
+        self._work: asyncio.Task[None] | None = None
+        self._tenure: Tenure | None = None
+        self._revision: int | None = None
+        self._maybe_granted = False
+        self._leaving = False
+        self._left = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until left, failed, or the lease is gone. Failures are reported, not raised."""
+        if self._leaving:
+            return
+        self._work = asyncio.create_task(self._hold(), name=f"candidacy {self._seat.nonce}")
+        try:
+            await asyncio.wait({self._work})
+            if self._leaving:
+                await self._left.wait()
+        finally:
+            await _end(self._work)
+        if not self._work.cancelled():
+            self._work.result()
+
+    async def verify(self) -> None:
+        """Read the own key: Verified, KeyDeleted or KeyOverwritten; nothing if etcd is silent."""
+        if self._tenure is not None:
+            await self._tenure.verify()
+
+    async def leave(self) -> None:
+        """Stop renewing, delete the own keys, revoke, report Left; idempotent, bounded."""
+        if self._leaving:
+            await self._left.wait()
+            return
+        self._leaving = True
+        try:
+            if self._work is not None:
+                await _end(self._work)
+            await self._release()
+        finally:
+            self._left.set()
+            self._report(Left(self._seat.nonce))
+
+    # -------------------------------------------------------------- from grant to the end
+
+    async def _hold(self) -> None:
+        try:
+            await self._join()
+            await self._keep_and_lead()
+        except OutOfLine as out:
+            await self._fail(out.reason, str(out), permanent=out.permanent)
+        except LeaseNotFound as error:
+            await self._fail("lease_lost", str(error))
+        except EtcdRefused as error:
+            await self._fail("refused", str(error), permanent=error.permanent)
+        except EtcdUnavailable as error:
+            await self._fail("unreachable", str(error))
+
+    async def _join(self) -> None:
+        """The ledger first: a node with a wrong one does not even take a lease."""
+        await self._line.check_ledger()
+        self._maybe_granted = True
+        try:
+            if not await self._lease.grant():
+                raise OutOfLine("lease_lost", "etcd let the lease end as soon as it was granted")
+        except (NotSent, LeaseExists):
+            self._maybe_granted = False  # not ours to revoke
+            raise
+
+    async def _keep_and_lead(self) -> None:
+        """Renew beside everything else; a lost lease ends the rest."""
+        keeping = asyncio.create_task(self._lease.keep(), name="lease")
+        leading = asyncio.create_task(self._campaign_and_lead(), name="campaign")
+        try:
+            await asyncio.wait({keeping, leading}, return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()  # raises if there was no term; else the key is gone,
+                await keeping  # the lease is not: renewed until left
+            keeping.result()
+        finally:
+            await _end(leading, keeping)
+        if self._tenure is None:
+            raise OutOfLine("lease_lost", "the lease ended while in line")
+        self._report(LeaseLost(self._seat.nonce))
+
+    async def _campaign_and_lead(self) -> None:
+        revision = self._revision = await self._line.get_in(self._clock.wall())
+        won = None
+        while won is None:
+            await self._line.wait_turn(revision)
+            await self._line.store_ledger(revision)
+            won = await self._line.last_check(revision)
+        self._tenure = Tenure(
+            self._etcd,
+            self._seat,
+            won,
+            report=self._report,
+            clock=self._clock,
+            emit=self._emit,
+        )
+        self._report(Elected(self._seat.nonce, won.revision, won.cluster))
+        await self._tenure.watch()
+
+    def _renewed(self, sent_ns: int, ttl_ns: int) -> None:
+        self._report(LeaseRenewed(self._seat.nonce, sent_ns, ttl_ns))
+
+    # -------------------------------------------------------------- the way out
+
+    async def _fail(self, reason: str, text: str, *, permanent: bool = False) -> None:
+        await self._release()
+        self._report(JoinFailed(self._seat.nonce, reason, text, permanent))
+
+    async def _release(self) -> None:
+        """Own keys and lease out of etcd, within the bound; what stays ends with the TTL."""
+        if not self._maybe_granted:
+            return
+        bound_s = min(LEAVE_S, self._seat.ttl_ns / 2 / NS)
+        try:
+            async with asyncio.timeout(bound_s):
+                await self._delete_keys(timeout_s=bound_s / 3)
+                await self._revoke(timeout_s=bound_s / 3)
+        except TimeoutError:
+            pass
+
+    async def _delete_keys(self, *, timeout_s: float) -> None:
+        """Guarded by create_revision: only what this candidacy itself put."""
+        if self._revision is None:
+            return
+        place = self._seat.place_key
+        request = requests.when(
+            [requests.created_at(place, self._revision)],
+            [requests.delete(place), requests.delete(self._seat.node_key)],
+        )
+        try:
+            await self._etcd.call("KV/Txn", request, timeout_s=timeout_s)
+        except (EtcdUnavailable, EtcdRefused):
+            pass  # the revoke takes them too
+
+    async def _revoke(self, *, timeout_s: float) -> None:
+        """Over one endpoint after the other until one answers, or the caller's bound."""
+        while True:
+            try:
+                await self._lease.revoke(timeout_s=timeout_s)
+            except EtcdUnavailable:
+                await asyncio.sleep(0.05)
+            except EtcdRefused:
+                return
+            else:
+                return
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel and await; the tasks' own results are nobody's any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

@@ -1,0 +1,203 @@
+"""The line of candidates: getting in, waiting for one's turn, the last check before leading.
+
+Every decision rests on a linearizable read; a watch only says when to read again. A candidate waits
+on the one just ahead of it, so that a departure wakes one node and not all. Source: the election
+recipe of etcd's client, without its gap: it never looks at its own key again after waiting, so a
+candidate frozen beyond its TTL leads with a key that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cron_leader.clock import Clock
+from cron_leader.errors import EtcdRefused, EtcdUnavailable
+from cron_leader.etcd import requests
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.codes import LeaseNotFound, StaleToken
+from cron_leader.etcd.keys import Seat
+from cron_leader.etcd.lease import NS
+from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
+
+PUT_TRIES = 3
+"""Sends of the txn that puts the own key, before etcd counts as unreachable."""
+PAUSE_S = 0.25
+"""Between tries of a read while waiting in line."""
+
+
+class OutOfLine(Exception):
+    """The candidacy cannot go on. reason: as in JoinFailed."""
+
+    def __init__(self, reason: str, text: str, *, permanent: bool = False) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.permanent = permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The last check. revision: of the own key; read_at: the store's when it was read."""
+
+    revision: int
+    read_at: int
+    cluster: int
+
+
+class Line:
+    """One candidate's way through the line of one election."""
+
+    def __init__(self, etcd: Etcd, seat: Seat, *, clock: Clock) -> None:
+        self._etcd = etcd
+        self._seat = seat
+        self._clock = clock
+        self._timeout_s = seat.renew_ns / 2 / NS
+        self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
+
+    async def check_ledger(self) -> None:
+        """Refuse to get in line with a ledger other than the fleet's; raises as Etcd.call does."""
+        reply = await self._call("KV/Range", requests.get(self._seat.ledger_key))
+        self._compare_ledger(reply.kvs)
+
+    async def get_in(self, started_at: datetime) -> int:
+        """Put the own key; its create_revision.
+
+        Sent again as it is while the outcome is unknown: if an earlier copy was applied, the txn
+        reads the key back, and it counts only with our own nonce in it.
+        """
+        seat = self._seat
+        value = seat.place_value(started_at)
+        request = requests.when(
+            [requests.created_at(seat.place_key, 0)],
+            [
+                requests.put(seat.place_key, value, lease=seat.lease),
+                requests.put(seat.node_key, seat.node_value(), lease=seat.lease),
+            ],
+            [requests.read(seat.place_key)],
+        )
+        reply = await self._insist(request)
+        if reply.succeeded:
+            return int(reply.header.revision)
+        (found,) = reply.responses[0].response_range.kvs
+        if found.value != value or found.lease != seat.lease:
+            raise OutOfLine(
+                "refused", f"the key {seat.place_key.decode()} belongs to somebody else"
+            )
+        return int(found.create_revision)
+
+    async def wait_turn(self, revision: int) -> None:
+        """Until nobody is ahead of the key we put at `revision`."""
+        while True:
+            reply = await self._read_line()
+            ahead = self._ahead(reply, revision)
+            if ahead is None:
+                return
+            await self._watch(ahead, reply.header.revision + 1)
+
+    async def store_ledger(self, revision: int) -> None:
+        """The first leader of a fleet names its ledger; every other compares."""
+        seat = self._seat
+        request = requests.when(
+            [
+                requests.created_at(seat.ledger_key, 0),
+                requests.created_at(seat.place_key, revision),
+            ],
+            [requests.put(seat.ledger_key, seat.ledger_id.encode())],
+            [requests.read(seat.ledger_key)],
+        )
+        reply = await self._insist(request)
+        if not reply.succeeded:
+            kvs = reply.responses[0].response_range.kvs
+            if not kvs:
+                raise self._own_key_gone()
+            self._compare_ledger(kvs)
+
+    async def last_check(self, revision: int) -> Won | None:
+        """The read a term begins with; None if somebody is ahead after all."""
+        reply = await self._read_line()
+        if self._ahead(reply, revision) is not None:
+            return None
+        return Won(revision, reply.header.revision, reply.header.cluster_id)
+
+    # -------------------------------------------------------------- reading the line
+
+    async def _read_line(self) -> Any:
+        """All keys of the election; asked until etcd answers; the lease says how long."""
+        request = requests.get_prefix(self._seat.line, keys_only=True)
+        while True:
+            try:
+                reply = await self._call("KV/Range", request)
+            except (EtcdUnavailable, StaleToken):
+                await asyncio.sleep(PAUSE_S)
+                continue
+            await self._clean(reply)
+            return reply
+
+    def _ahead(self, reply: Any, revision: int) -> bytes | None:
+        """The key just ahead of ours; raises OutOfLine if ours is not as we put it."""
+        line = sorted((kv for kv in reply.kvs if kv.lease), key=lambda kv: kv.create_revision)
+        own = next((kv for kv in line if kv.key == self._seat.place_key), None)
+        if own is None or own.create_revision != revision:
+            raise self._own_key_gone()
+        if own.mod_revision != revision or own.lease != self._seat.lease:
+            raise OutOfLine("lease_lost", "the own key was overwritten by somebody while in line")
+        before = [kv.key for kv in line if kv.create_revision < revision]
+        return before[-1] if before else None
+
+    async def _clean(self, reply: Any) -> None:
+        """Delete keys without a lease: nobody stands behind them, and they would stay for ever."""
+        for kv in reply.kvs:
+            if not kv.lease:
+                request = requests.when(
+                    [requests.modified_at(kv.key, kv.mod_revision)], [requests.delete(kv.key)]
+                )
+                try:
+                    await self._call("KV/Txn", request)
+                except (EtcdUnavailable, EtcdRefused):
+                    return  # whoever reads the line next tries again
+
+    async def _watch(self, ahead: bytes, revision: int) -> None:
+        """Until something happens to the key ahead or to our own, or the watch ends."""
+        keys = (self._seat.place_key, ahead)
+        try:
+            async with KeyWatch(
+                self._etcd, keys, revision=revision, patience=self._patience, clock=self._clock
+            ) as watch:
+                await watch.change()
+        except WatchEnded as ended:
+            if ended.why != "silent":
+                await asyncio.sleep(PAUSE_S)
+
+    # -------------------------------------------------------------- asking
+
+    async def _call(self, method: str, request: Any) -> Any:
+        return await self._etcd.call(method, request, timeout_s=self._timeout_s)
+
+    async def _insist(self, request: Any) -> Any:
+        """Send an idempotent txn until its outcome is known, PUT_TRIES times at most."""
+        for left in reversed(range(PUT_TRIES)):
+            try:
+                return await self._call("KV/Txn", request)
+            except LeaseNotFound as error:
+                raise OutOfLine("lease_lost", str(error)) from None
+            except EtcdUnavailable:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _compare_ledger(self, kvs: Any) -> None:
+        seat = self._seat
+        for kv in kvs:
+            if kv.value != seat.ledger_id.encode():
+                raise OutOfLine(
+                    "wrong_ledger",
+                    f"fleet {seat.fleet} keeps its ledger as {kv.value.decode(errors='replace')}, "
+                    f"but this node's ledger is {seat.ledger_id}: set [ledger] url to the fleet's "
+                    "ledger, or give this node another [fleet] name",
+                    permanent=True,
+                )
+
+    def _own_key_gone(self) -> OutOfLine:
+        return OutOfLine("lease_lost", "the own key is gone: the lease ended, or it was deleted")

@@ -1,0 +1,139 @@
+"""The own key of a leader: watched from the last check on, read linearizably when in doubt.
+
+Silence does not end a term; the key deleted, overwritten, or found in an older history does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+from cron_leader.clock import Clock
+from cron_leader.core.messages import (
+    Event,
+    KeyDeleted,
+    KeyOverwritten,
+    Verified,
+    WatchBroken,
+    WatchOpened,
+)
+from cron_leader.errors import EtcdRefused, EtcdUnavailable
+from cron_leader.etcd import requests
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.keys import Seat
+from cron_leader.etcd.lease import NS, hex_id
+from cron_leader.etcd.line import Won
+from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
+from cron_leader.events import Emit
+
+PAUSE_S = 0.25
+"""Between tries to read the own key again."""
+
+
+class Standing(Enum):
+    """What a linearizable read says of the own key."""
+
+    HELD = auto()
+    DELETED = auto()
+    OVERWRITTEN = auto()
+
+
+class Tenure:
+    """Watches over one won election until the own key is no longer ours."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        seat: Seat,
+        won: Won,
+        *,
+        report: Callable[[Event], None],
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self._etcd = etcd
+        self._seat = seat
+        self._won = won
+        self._report = report
+        self._clock = clock
+        self._emit = emit
+        self._seen = won.read_at
+        self._timeout_s = seat.renew_ns / 2 / NS
+        self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
+        self._fields = {"shard": seat.shard, "lease": hex_id(seat.lease)}
+
+    async def watch(self) -> None:
+        """Report WatchOpened and WatchBroken in turn; return after KeyDeleted or KeyOverwritten."""
+        while True:
+            try:
+                deleted = await self._watch_once(self._seen + 1)
+            except WatchEnded as ended:
+                self._tell_broken(ended)
+            else:
+                self._tell(Standing.DELETED if deleted else Standing.OVERWRITTEN)
+                return
+            standing = await self._read_until_answered()
+            if standing is not Standing.HELD:
+                self._tell(standing)
+                return
+
+    async def verify(self) -> None:
+        """One linearizable read: Verified, KeyDeleted or KeyOverwritten; nothing if unanswered."""
+        sent_ns = self._clock.boot_ns()
+        try:
+            standing = await self._read()
+        except (EtcdUnavailable, EtcdRefused):
+            return
+        if standing is Standing.HELD:
+            self._report(Verified(self._seat.nonce, sent_ns))
+        else:
+            self._tell(standing)
+
+    async def _watch_once(self, revision: int) -> bool:
+        """Whether the key was deleted (else overwritten); raises WatchEnded."""
+        async with KeyWatch(
+            self._etcd,
+            (self._seat.place_key,),
+            revision=revision,
+            patience=self._patience,
+            clock=self._clock,
+        ) as watch:
+            self._emit("watch.opened", **self._fields)
+            self._report(WatchOpened(self._seat.nonce))
+            return (await watch.change()).deleted
+
+    async def _read_until_answered(self) -> Standing:
+        while True:
+            try:
+                return await self._read()
+            except (EtcdUnavailable, EtcdRefused):
+                await asyncio.sleep(PAUSE_S)
+
+    async def _read(self) -> Standing:
+        reply = await self._etcd.call(
+            "KV/Range", requests.get(self._seat.place_key), timeout_s=self._timeout_s
+        )
+        return self._judge(reply)
+
+    def _judge(self, reply: Any) -> Standing:
+        """A store behind what was seen was restored from a backup: the key in it is history's."""
+        if reply.header.revision < self._seen:
+            return Standing.DELETED
+        self._seen = reply.header.revision
+        for kv in reply.kvs:
+            if kv.create_revision == self._won.revision:
+                held = kv.mod_revision == kv.create_revision and kv.lease == self._seat.lease
+                return Standing.HELD if held else Standing.OVERWRITTEN
+        return Standing.DELETED
+
+    def _tell(self, standing: Standing) -> None:
+        gone = KeyDeleted if standing is Standing.DELETED else KeyOverwritten
+        self._report(gone(self._seat.nonce))
+
+    def _tell_broken(self, ended: WatchEnded) -> None:
+        if ended.why == "compacted":
+            self._emit("watch.compacted", **self._fields)
+        self._emit("watch.broken", reason=ended.why, error=str(ended), **self._fields)
+        self._report(WatchBroken(self._seat.nonce, ended.why))
