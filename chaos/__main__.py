@@ -1,0 +1,113 @@
+"""`python -m chaos`: run a scenario, run the canaries, or judge a history again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from chaos import checks, op
+from chaos.canaries import CANARIES
+from chaos.checks import Finding, Verdict
+from chaos.run import SCENARIOS, Order, judge, run
+from chaos.worlds import contain
+
+EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
+OUT = Path(__file__).parent / "out"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 YES, 1 NO, 2 UNKNOWN (or bad usage); `canary`: 0 if every one went red."""
+    args = _parser().parse_args(argv)
+    match args.command:
+        case "run":
+            return _run(_order(args))
+        case "canary":
+            return _canaries([args.name] if args.name else list(CANARIES))
+        case _:
+            return _show(judge(op.load(args.history)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run", help="one scenario: YES 0, NO 1, UNKNOWN 2")
+    run_.add_argument("scenario", choices=SCENARIOS)
+    run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
+    run_.add_argument("--canary", choices=CANARIES, help="build this defect in: must be NO")
+    run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
+    canary = commands.add_parser("canary", help="each built-in defect must turn a check red")
+    canary.add_argument("name", nargs="?", choices=CANARIES)
+    check = commands.add_parser("check", help="judge a history.jsonl again")
+    check.add_argument("history", type=Path)
+    return parser
+
+
+def _order(args: argparse.Namespace) -> Order:
+    variants = SCENARIOS[args.scenario].variants
+    variant = args.variant or variants[0]
+    if variant not in variants:
+        sys.exit(f"{args.scenario} has no variant {variant!r}; it has {', '.join(variants)}")
+    return Order(args.scenario, variant, args.canary, args.out or _fresh(args.scenario))
+
+
+def _fresh(name: str) -> Path:
+    return OUT / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+
+
+def _run(order: Order) -> int:
+    """Outside: the same command inside new namespaces. Inside: play and judge."""
+    if contain.contained():
+        return _show(run(order).findings)
+    if lacking := contain.missing():
+        print(f"chaos: {lacking}", file=sys.stderr)
+        return EXIT[Verdict.UNKNOWN]
+    order.out.mkdir(parents=True, exist_ok=True)
+    title = f"{order.scenario} ({order.variant})" + ((order.canary and f" + {order.canary}") or "")
+    print(f"{title}: {order.out}", flush=True)
+    return contain.enter([sys.executable, "-m", "chaos", *_words(order)])
+
+
+def _words(order: Order) -> Iterator[str]:
+    yield from ("run", order.scenario, "--variant", order.variant, "--out", str(order.out))
+    if order.canary:
+        yield from ("--canary", order.canary)
+
+
+def _show(findings: Sequence[Finding]) -> int:
+    for finding in findings:
+        print(f"  {finding.verdict:<7} {finding.check:<28} {finding.text}")
+    verdict = checks.verdict(findings)
+    print(verdict, flush=True)
+    return EXIT[verdict]
+
+
+def _canaries(names: Sequence[str]) -> int:
+    pale = [
+        f"{name} in {scenario}"
+        for name in names
+        for scenario in CANARIES[name].scenarios
+        if not _went_red(name, scenario)
+    ]
+    for canary in pale:
+        print(f"canary {canary} did not go red: the harness does not see this defect")
+    print("every canary went red" if not pale else "NOT every canary went red")
+    return 1 if pale else 0
+
+
+def _went_red(name: str, scenario: str) -> bool:
+    """Whether the check that is there for this defect said NO."""
+    out = _fresh(f"{scenario}-{name}")
+    _run(Order(scenario, SCENARIOS[scenario].variants[0], name, out))
+    try:
+        findings = json.loads((out / "verdict.json").read_text(encoding="utf-8"))["findings"]
+    except FileNotFoundError:
+        return False
+    return (CANARIES[name].red, Verdict.NO) in {(f["check"], f["verdict"]) for f in findings}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A history, read: gates, faults, ledger writes and run notes as values. No judgement here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.op import Op, Source, Type
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the scenario set out to do; the first op of a history."""
+
+    scenario: str
+    ttl_ns: int
+    every_ns: int
+    tick: str
+    """The job that has a slot every every_ns."""
+    held: str
+    """The job whose runs end only when they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A stretch during which a node's gate stood open. closed_ns None: until the history ends."""
+
+    node: str
+    fence: int
+    opened_ns: int
+    closed_ns: int | None
+
+    def open_at(self, at_ns: int, *, slack_ns: int = 0) -> bool:
+        return self.opened_ns <= at_ns and (
+            self.closed_ns is None or at_ns <= self.closed_ns + slack_ns
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """A fault: on which node, from when (it was asked for) to when (it was gone)."""
+
+    fault: str
+    node: str
+    fence: int
+    """Of the node's term when it was hit."""
+    began_ns: int
+    healed_ns: int
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Ops in order of time."""
+
+    ops: Sequence[Op]
+
+    def plan(self) -> Plan:
+        return Plan(**next(op.value for op in self.ops if op.source is Source.PLAN))
+
+    def events(self, name: str, node: str | None = None) -> Iterator[Op]:
+        return self._of(Source.NODE, name, node)
+
+    def notes(self, what: str, node: str | None = None) -> Iterator[Op]:
+        """What runs wrote down: began, beat, ended."""
+        return self._of(Source.RUN, what, node)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return [dict(op.value) for op in self._of(Source.LEDGER, table, None)]
+
+    def accepted(self) -> Iterator[Op]:
+        """Ledger writes that committed, in the order of commit. process: the node they came from;
+        fence: set by this write, if it is a raise; term: the fence the writer claims, if any."""
+        return self._of(Source.LEDGER, "accepted", None)
+
+    def deletes(self, node: str) -> Iterator[Op]:
+        return self._of(Source.ETCD, "delete", node)
+
+    def puts(self, node: str) -> Iterator[Op]:
+        """The node got in line."""
+        return self._of(Source.ETCD, "put", node)
+
+    def _of(self, source: Source, f: str, process: str | None) -> Iterator[Op]:
+        for op in self.ops:
+            if op.source is source and op.f == f and process in (None, op.process):
+                yield op
+
+    def gates(self) -> list[Gate]:
+        """In order of opening. A node that exits takes its open gate with it."""
+        gates: list[Gate] = []
+        for op in self.ops:
+            if op.source is not Source.NODE:
+                continue
+            if op.f in ("gate.closed", "exit"):
+                gates = [_closed(gate, op) for gate in gates]
+            elif op.f == "gate.opened":
+                gates.append(Gate(op.process, op.value["fence"], op.at_ns, None))
+        return gates
+
+    def blow(self) -> Blow | None:
+        """The one fault of a scenario; None if it was never put in and taken out again."""
+        asked = self._nemesis("inject", Type.INVOKE)
+        done, healed = self._nemesis("inject", Type.OK), self._nemesis("heal", Type.OK)
+        if not (asked and done and healed):
+            return None
+        return Blow(
+            fault=asked.value["fault"],
+            node=asked.value["node"],
+            fence=asked.value["fence"],
+            began_ns=asked.at_ns,
+            healed_ns=healed.at_ns,
+            packets=healed.value["packets"],
+        )
+
+    def _nemesis(self, f: str, kind: Type) -> Op | None:
+        found = (op for op in self._of(Source.NEMESIS, f, None) if op.type is kind)
+        return next(found, None)
+
+
+def _closed(gate: Gate, op: Op) -> Gate:
+    mine = gate.node == op.process and op.value.get("fence", gate.fence) == gate.fence
+    if not mine or gate.closed_ns is not None:
+        return gate
+    return Gate(gate.node, gate.fence, gate.opened_ns, op.at_ns)

@@ -1,0 +1,56 @@
+"""What the fleet is asked to do: three jobs, each there to make one broken promise visible.
+
+tick   every second, short: one row per slot, the successor's first run.
+held   runs until it is killed: a lost term must end it before the lease can have expired.
+late   may outlive its term and ends when told: its finish is the stale write that must be refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FLEET = "chaos"
+PREFIX = "/cron-leader"
+ELECTION = f"{FLEET}/0"
+TICK, HELD, LATE = "tick", "held", "late"
+EVERY_S = 1
+
+_PROGRAM = Path(__file__).with_name("effects.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The jobs, and the two files they share with the harness."""
+
+    effects: Path
+    release: Path
+
+    def config(self, *, endpoints: Sequence[str], ledger: str, ttl_s: int) -> str:
+        """A whole cron-leader.toml. JSON strings and arrays are TOML ones."""
+        return "\n".join(
+            (
+                f'[fleet]\nname = "{FLEET}"\nprefix = "{PREFIX}"',
+                f'[lease]\nttl = "{ttl_s}s"',
+                '[run]\ndrain = "1s"',
+                f"[etcd]\nendpoints = {json.dumps(list(endpoints))}",
+                f"[ledger]\nurl = {json.dumps(ledger)}",
+                self._job(TICK, "mark"),
+                self._job(HELD, "hold"),
+                self._job(LATE, "wait", str(self.release), on_lost_leadership="finish"),
+                "",
+            )
+        )
+
+    def _job(self, name: str, *args: str, on_lost_leadership: str = "kill") -> str:
+        argv = [sys.executable, "-S", "-E", str(_PROGRAM), str(self.effects), *args]
+        return "\n".join(
+            (
+                f'[[job]]\nname = "{name}"\nevery = "{EVERY_S}s"',
+                f"command = {json.dumps(argv)}",
+                f'on_lost_leadership = "{on_lost_leadership}"',
+            )
+        )

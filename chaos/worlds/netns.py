@@ -1,0 +1,128 @@
+"""The world of network namespaces: three etcd members, one Postgres and three nodes, each on a
+host of its own behind one switch. Root only; must be entered through `contain.enter`.
+
+It promises real packets, real processes and one clock. Not other machines: one kernel, one disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from chaos.op import History, OneClock, Op, Source, Type
+from chaos.workloads import FLEET, PREFIX, Workload
+from chaos.worlds import contain, hosts
+from chaos.worlds.nodes import Launcher, Node, Place
+from chaos.worlds.services import EtcdCluster, Postgres
+from chaos.worlds.witnesses import EtcdWitness, LedgerWitness
+from cron_leader.ledger import open_ledger
+
+NODES = {"a": "n1", "b": "n2", "c": "n3"}
+MEMBERS = ("e1", "e2", "e3")
+ADDRESSES = {
+    **{name: f"10.77.0.{11 + i}" for i, name in enumerate(MEMBERS)},
+    "pg": "10.77.0.20",
+    **{name: f"10.77.0.{31 + i}" for i, name in enumerate(NODES.values())},
+}
+SCRATCH = Path("/run/chaos")
+"""On the private tmpfs: gone with the namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a world is made for. launch: how a node's program is started."""
+
+    out: Path
+    ttl_s: int
+    launch: Launcher
+
+
+class Netns:
+    """Use as a context manager: services are up and the ledger is migrated on entry; on exit the
+    nodes are stopped and the witnesses have testified."""
+
+    def __init__(self, setting: Setting, history: History, clock: OneClock) -> None:
+        self.setting, self.history, self.clock = setting, history, clock
+        self.nodes: dict[str, Node] = {}
+
+    def __enter__(self) -> Self:
+        contain.prepare()
+        SCRATCH.mkdir()
+        self.hosts = hosts.build(ADDRESSES)
+        out = self.setting.out
+        self._workload = Workload(effects=out / "effects.jsonl", release=SCRATCH / "release")
+        self._etcd = EtcdCluster([self.hosts[name] for name in MEMBERS], SCRATCH, out)
+        self._etcd.start()
+        postgres = Postgres(self.hosts["pg"], SCRATCH, out)
+        postgres.start()
+        self._watch(postgres)
+        self._place = Place(out, self._configure(postgres), self.history, self.clock)
+        return self
+
+    def _watch(self, postgres: Postgres) -> None:
+        asyncio.run(_migrate(postgres.url))
+        by_address = {ADDRESSES[host]: node for node, host in NODES.items()}
+        self._ledger_witness = LedgerWitness(postgres.url, by_address, self.clock)
+        self._ledger_witness.install()
+        place = (self.history, self.clock)
+        elections = f"{PREFIX}/{FLEET}/elections/"
+        self._etcd_witness = EtcdWitness(self._etcd.endpoints, elections, place)
+        self._etcd_witness.start()
+
+    def _configure(self, postgres: Postgres) -> Path:
+        path = self.setting.out / "cron-leader.toml"
+        endpoints = self._etcd.endpoints
+        text = self._workload.config(
+            endpoints=endpoints, ledger=postgres.url, ttl_s=self.setting.ttl_s
+        )
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def host_of(self, node: str) -> hosts.Host:
+        return self.hosts[NODES[node]]
+
+    def start_node(self, name: str) -> None:
+        self.nodes[name] = Node(name, self.host_of(name), self._place, self.setting.launch)
+
+    def release(self) -> None:
+        """The runs of the job `late` may end now."""
+        self._workload.release.touch()
+
+    def stop_nodes(self, last: str | None = None) -> None:
+        """All of them, `last` at the end: when the leader goes last nobody takes over."""
+        for name in sorted(self.nodes, key=lambda name: name == last):
+            self.nodes.pop(name).stop()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop_nodes()
+        self._etcd_witness.close()
+        for op in (*self._effects(), *self._ledger_witness.testimony()):
+            self.history.add(op)
+
+    def _effects(self) -> list[Op]:
+        """What the runs wrote; a line cut off by a kill is left out."""
+        path, ops = self._workload.effects, []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                note = json.loads(line)
+            except ValueError:
+                continue
+            ops.append(Op(note["at_ns"], Source.RUN, note["node"], note["what"], Type.OK, note))
+        return ops
+
+
+async def _migrate(url: str) -> None:
+    ledger = open_ledger(url)
+    try:
+        await ledger.open(fleet=FLEET, shards=1, migrate=True)
+    finally:
+        await ledger.close()
