@@ -1,0 +1,151 @@
+"""`@job` and `Tick`: all that a user's module needs to see of cron_leader.
+
+`@job` only notes down the definition, with the keys of a `[[job]]` table; the configuration
+validates it. The function stays an ordinary function of one argument, so a test calls it directly:
+`expire_sessions(Tick.for_test())`. Standard library only: the job host imports this and forks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import TypeVar
+
+Function = TypeVar("Function", bound="Callable[[Tick], object]")
+
+_definitions: dict[str, dict[str, object]] = {}
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a run is told about itself. All times are aware UTC datetimes.
+
+    fence: grows with every term of the election; hand it to whatever can refuse an older one.
+    attempt: counts from 1. run_deadline: when the run is stopped; its start plus the job's timeout.
+    """
+
+    job: str
+    scheduled_for: datetime
+    fence: int
+    lease: int
+    node: str
+    attempt: int
+    run_deadline: datetime
+    _asked_to_stop: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was asked to stop (SIGTERM); after the job's grace it is killed.
+
+        An async function is cancelled as well, in the way of asyncio.
+        """
+        return self._asked_to_stop()
+
+    @classmethod
+    def for_test(
+        cls,
+        *,
+        job: str = "test",
+        scheduled_for: datetime | None = None,
+        fence: int = 1,
+        lease: int = 1,
+        node: str = "test",
+        attempt: int = 1,
+        run_deadline: datetime | None = None,
+        cancelled: bool = False,
+    ) -> Tick:
+        """A tick to call a job function with, outside of any fleet; due now, an hour to run."""
+        now = datetime.now(UTC)
+        return cls(
+            job=job,
+            scheduled_for=scheduled_for or now,
+            fence=fence,
+            lease=lease,
+            node=node,
+            attempt=attempt,
+            run_deadline=run_deadline or now + timedelta(hours=1),
+            _asked_to_stop=lambda: cancelled,
+        )
+
+
+def job(
+    *,
+    name: str | None = None,
+    cron: str | None = None,
+    every: str | None = None,
+    at: str | None = None,
+    timezone: str | None = None,
+    timeout: str | None = None,
+    grace: str | None = None,
+    drain: str | None = None,
+    overlap: str | None = None,
+    catchup: str | None = None,
+    catchup_limit: int | None = None,
+    start_within: str | None = None,
+    delivery: str | None = None,
+    on_lost_leadership: str | None = None,
+    isolation: str | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Callable[[Function], Function]:
+    """Make a function a job; the options are the keys of a `[[job]]` table, None means not given.
+
+    name defaults to the function's, with `-` for `_`. Raises TypeError, at import, for anything but
+    a function at module level that takes one argument.
+    """
+    options = {key: value for key, value in locals().items() if value is not None}
+
+    def note(function: Function) -> Function:
+        target = _target(function)
+        default = {"name": target.rpartition(":")[2].replace("_", "-")}
+        _definitions[target] = {**default, **options, "python": target}
+        return function
+
+    return note
+
+
+def definitions() -> tuple[Mapping[str, object], ...]:
+    """A `[[job]]` table for each `@job` of the modules imported so far, in order of definition."""
+    return tuple(_definitions.values())
+
+
+def resolve(target: str) -> Callable[[Tick], object]:
+    """The function that "pkg.mod:func" names.
+
+    Raises LookupError if the module lacks it, else whatever importing the module raises.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise LookupError(f'"{target}" does not name a function; write "package.module:function"')
+    module = import_module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise LookupError(f"module {module_name} has no function {name}{_nearest(name, module)}")
+    return function  # type: ignore[no-any-return]
+
+
+def _nearest(name: str, module: object) -> str:
+    from difflib import get_close_matches
+
+    functions = [key for key, value in vars(module).items() if callable(value)]
+    close = get_close_matches(name, functions, 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _target(function: Callable[[Tick], object]) -> str:
+    from inspect import signature
+
+    name = getattr(function, "__qualname__", repr(function))
+    if "." in name or not name.isidentifier():
+        raise TypeError(f"@job on {name}: a job is a function at the top level of its module")
+    try:
+        signature(function).bind(None)
+    except TypeError as error:
+        raise TypeError(f"@job on {name}: a job takes one argument, the Tick ({error})") from None
+    return f"{function.__module__}:{name}"

@@ -1,0 +1,113 @@
+"""`Runners`: one entry for every kind of run; picks what a job runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cron_leader.clock import Clock
+from cron_leader.core.messages import Event
+from cron_leader.core.model import Isolation, Job, PythonSpec, Run
+from cron_leader.runners.command import Wrappers
+from cron_leader.runners.context import Context, Registrar
+from cron_leader.runners.inline import InlineLife, load_inline
+from cron_leader.runners.life import Life, ProcessLife
+from cron_leader.runners.python import PythonRuns
+
+_CLOSE_S = 5.0
+
+
+class Runners:
+    """All runs of one daemon. Every method but `start` and `close` returns at once and reports.
+
+    modules, base: what the job host imports, and the folder it looks in first (that of the
+    configuration file). ack_timeout_s: how long the supervisor may take to acknowledge a run.
+    environ: the daemon's environment; runs get four variables of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        fleet: str,
+        report: Callable[[Event], None],
+        clock: Clock,
+        link: Registrar | None = None,
+        ack_timeout_s: float = 1.0,
+        modules: Sequence[str] = (),
+        base: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._context = Context(node, fleet, clock, report, link, ack_timeout_s, dict(environ))
+        self._modules, self._base = tuple(modules), base or Path.cwd()
+        self._wrappers = Wrappers(self._context)
+        self._python = PythonRuns(self._context, self._modules, self._base)
+        self._lives: dict[str, Life] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, jobs: Sequence[Job]) -> None:
+        """A spare wrapper, and the job host if there are python jobs; waits until it has imported
+        them. Raises ConfigError if an inline job cannot be imported or is not async."""
+        for job in jobs:
+            if job.isolation is Isolation.INLINE:
+                load_inline(job, self._base)
+        if any(not isinstance(job.spec, PythonSpec) for job in jobs):
+            self._wrappers.stock()
+        if targets := tuple(dict.fromkeys(_hosted(jobs))):
+            await self._python.start(targets)
+
+    def prepare(self, run: Run) -> None:
+        """Have a process ready and registered: Prepared, or NotStarted (and SupervisorSilent)."""
+        life = self._lives[run.run_id] = self._life(run)
+        task = asyncio.get_running_loop().create_task(life.live())
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._over(run.run_id, done))
+
+    def go(self, run: Run, deadline_ns: int) -> None:
+        """Start a prepared run: Started and, later, RunEnded; or NotStarted if past deadline_ns."""
+        if life := self._lives.get(run.run_id):
+            life.go(deadline_ns)
+
+    def drop(self, run_id: str) -> None:
+        """A run that is not to start: NotStarted. Without effect once it was told to go."""
+        if life := self._lives.get(run_id):
+            life.drop()
+
+    def kill(self, run_id: str, grace_s: float) -> None:
+        """SIGTERM to the group, SIGKILL after grace_s (0: SIGKILL at once); RunEnded follows."""
+        if life := self._lives.get(run_id):
+            life.kill(grace_s)
+
+    async def close(self) -> None:
+        """Kill every run at once, report their ends, stop wrapper and job host; idempotent."""
+        for life in self._lives.values():
+            life.kill(0)
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+            for task in left:
+                task.cancel()
+        await self._python.close()
+        await self._wrappers.close()
+
+    def _life(self, run: Run) -> Life:
+        match run.job:
+            case Job(isolation=Isolation.INLINE):
+                return InlineLife(run, self._context, self._base)
+            case Job(spec=PythonSpec()):
+                return ProcessLife(run, self._context, self._python)
+            case _:
+                return ProcessLife(run, self._context, self._wrappers)
+
+    def _over(self, run_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._lives.pop(run_id, None)
+
+
+def _hosted(jobs: Sequence[Job]) -> list[str]:
+    return [
+        job.spec.target
+        for job in jobs
+        if isinstance(job.spec, PythonSpec) and job.isolation is Isolation.PROCESS
+    ]

@@ -1,0 +1,322 @@
+"""The daemon's side of the job host: what it reports, and the processes it forks for runs.
+
+The host is started by exec, only if there are python jobs; when it dies its runs end as failed and
+another is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cron_leader
+from cron_leader.core.model import PythonSpec, Run
+from cron_leader.errors import ConfigError
+from cron_leader.events import timestamp
+from cron_leader.runners.child import CannotStart, Child, Control, plumbing, shell_code
+from cron_leader.runners.context import Context, environment, for_interpreter
+from cron_leader.runners.exits import watch_exit
+from cron_leader.runners.host import host_argv
+
+IMPORT_TIMEOUT_S = 60.0
+_ANSWER_S = 5.0  # the host runs no user code after import: one that is slower is stuck
+_RESTART_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a job host reported. jobs: a `[[job]]` table for each @job; handlers: python targets
+    this node can run."""
+
+    jobs: tuple[Mapping[str, object], ...]
+    handlers: tuple[str, ...]
+
+
+async def describe(
+    modules: Sequence[str],
+    *,
+    cwd: Path,
+    targets: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Described:
+    """Import `modules` and `targets` in a job host that is ended again.
+
+    cwd: the folder looked in first. Raises ConfigError with one line for each that cannot be
+    imported; the tracebacks are its notes.
+    """
+    if not modules and not targets:
+        return Described((), ())
+    host = JobHost(cwd, environ)
+    try:
+        loaded = await host.load(modules, targets)
+    except CannotStart as error:
+        names = ", ".join((*modules, *targets))
+        raise ConfigError(f"python jobs: {error}, importing {names}") from None
+    finally:
+        await host.close()
+    if errors := loaded["errors"]:
+        raise _cannot_import(errors, cwd)
+    return Described(tuple(loaded["jobs"]), tuple(loaded["handlers"]))
+
+
+def _cannot_import(errors: Sequence[Mapping[str, str]], cwd: Path) -> ConfigError:
+    looked = f"looked for in {cwd} (the configuration's folder) and on PYTHONPATH"
+    lines = [f"python jobs: cannot import {e['what']}: {e['error']}; {looked}" for e in errors]
+    config_error = ConfigError("\n".join(lines))
+    for error in errors:
+        config_error.add_note(error["traceback"])
+    return config_error
+
+
+class JobHost:
+    """One job host process, from exec to burial. `died` is set once it is reaped."""
+
+    def __init__(self, base: Path, environ: Mapping[str, str]) -> None:
+        """Start it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with closing(theirs):
+            try:
+                self._process = subprocess.Popen(
+                    host_argv("serve", theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what modules print when imported; our stdout is for events
+                    env=for_interpreter(environ) | {"PYTHONPATH": _search_path(base)},
+                    start_new_session=True,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self.died = asyncio.Event()
+        self._socket = ours
+        self._children: dict[str, Child] = {}
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._exited = asyncio.Event()
+        self._unwatch = watch_exit(self._process.pid, self._exited.set)
+        self._reader = asyncio.create_task(self._read())
+
+    async def load(self, modules: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
+        """Jobs, handlers and errors. Raises CannotStart if the host dies or hangs meanwhile."""
+        message = {"op": "load", "modules": list(modules), "targets": list(targets)}
+        answer = await self._ask("loaded", message, timeout_s=IMPORT_TIMEOUT_S)
+        if answer is None:
+            raise CannotStart(self.death())
+        return dict(answer)
+
+    async def spawn(self, run_id: str) -> Child:
+        """A process that waits for "go". Raises CannotStart or OSError."""
+        ours, theirs, read, write = plumbing()
+        control = Control(ours)
+        try:
+            with closing(theirs):
+                self._send({"op": "run", "run": run_id}, [theirs.fileno(), write])
+            pid = await self._ready(control)
+        except BaseException:
+            control.close()
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        child = Child(pid, control, read, lambda: self._reap(run_id))
+        self._children[run_id] = child
+        return child
+
+    def death(self) -> str:
+        """How it died, as far as that is known."""
+        code = self._process.returncode
+        if code is None:
+            return "the job host does not answer"
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {shell_code(code)}"
+        return f"the job host died ({how})"
+
+    def kill(self) -> None:
+        if not self._exited.is_set():
+            os.kill(self._process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """End it: by end of file, which kills its runs, or else by SIGKILL; idempotent."""
+        if not self.died.is_set():
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            try:
+                async with asyncio.timeout(1.0):
+                    await self.died.wait()
+            except TimeoutError:
+                self.kill()
+                await self.died.wait()
+
+    async def _ready(self, control: Control) -> int:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                status = await control.read()
+        except TimeoutError:
+            self.kill()
+            raise CannotStart("the job host does not answer") from None
+        match status:
+            case ["ready", int(pid)]:
+                return pid
+            case ["failed", int(), str(text)]:
+                raise CannotStart(text)
+            case _:
+                raise CannotStart("the job host died")
+
+    async def _reap(self, run_id: str) -> int | str:
+        self._children.pop(run_id, None)
+        code = await self._ask(run_id, {"op": "reap", "run": run_id}, timeout_s=_ANSWER_S)
+        if code is not None:
+            return int(code)
+        await self.died.wait()
+        return f"{self.death()}, and its runs with it"
+
+    async def _ask(self, key: str, message: dict[str, Any], *, timeout_s: float) -> Any:
+        """The answer kept under `key`; None if the host died, or hung and was killed for it."""
+        if self.died.is_set():
+            return None
+        answer = self._answers[key] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(message)
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except (TimeoutError, CannotStart):
+            self.kill()
+            return None
+        finally:
+            self._answers.pop(key, None)
+
+    def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Raises CannotStart; a host whose socket is full is stuck and is killed."""
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            if socket.send_fds(self._socket, [line], fds) == len(line):
+                return
+        except OSError:
+            pass
+        self.kill()
+        raise CannotStart("the job host does not answer")
+
+    async def _read(self) -> None:
+        """Deal out its answers until it is gone, then bury it and end its runs."""
+        unread = b""
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await loop.sock_recv(self._socket, 65536):
+                *lines, unread = (unread + data).split(b"\n")
+                for line in lines:
+                    self._dispatch(json.loads(line))
+        except ConnectionError:
+            pass
+        await self._bury()
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        key, value = message["op"], message
+        if message["op"] == "reaped":
+            key, value = message["run"], message["code"]
+        if (answer := self._answers.get(key)) is not None and not answer.done():
+            answer.set_result(value)
+
+    async def _bury(self) -> None:
+        for child in list(self._children.values()):
+            child.signal(signal.SIGKILL)
+        self.kill()
+        await self._exited.wait()
+        self._process.wait()
+        self._unwatch()
+        self._socket.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(None)
+        self.died.set()
+
+
+class PythonRuns:
+    """The source of python runs: keeps a job host alive."""
+
+    def __init__(self, context: Context, modules: Sequence[str], base: Path) -> None:
+        self._context = context
+        self._modules, self._base = modules, base
+        self._targets: Sequence[str] = ()
+        self._host: JobHost | None = None
+        self._loaded = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_death = "the job host died"
+
+    async def start(self, targets: Sequence[str]) -> None:
+        """Start the host; returns when it has imported what it could, or has failed to once."""
+        self._targets = targets
+        first = asyncio.Event()
+        self._keeper = asyncio.create_task(self._keep(first))
+        await first.wait()
+
+    async def spawn(self, run: Run) -> Child:
+        """Waits for a host that is being started, for a while. Raises CannotStart or OSError."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._loaded.wait()
+        except TimeoutError:
+            raise CannotStart(f"no job host is ready; {self._last_death}") from None
+        assert self._host is not None
+        return await self._host.spawn(run.run_id)
+
+    def go(self, run: Run, deadline_ns: int) -> Mapping[str, object]:
+        run_deadline = self._context.clock.wall() + timedelta(seconds=run.job.timeout_s)
+        assert isinstance(run.job.spec, PythonSpec)
+        return {
+            "target": run.job.spec.target,
+            "env": environment(run, self._context, run_deadline),
+            "cwd": run.job.cwd,
+            "deadline_ns": deadline_ns,
+            "tick": {
+                "job": run.job.name,
+                "scheduled_for": timestamp(run.slot.scheduled_for),
+                "fence": run.term.fence,
+                "lease": run.term.lease,
+                "node": self._context.node,
+                "attempt": run.attempt,
+                "run_deadline": timestamp(run_deadline),
+            },
+        }
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+        if self._host is not None:
+            await self._host.close()
+
+    async def _keep(self, first: asyncio.Event) -> None:
+        """Start hosts one after the other, ever slower while they do not come up."""
+        failures = 0
+        while True:
+            await asyncio.sleep(_RESTART_S[min(failures, len(_RESTART_S) - 1)])
+            try:
+                host = self._host = JobHost(self._base, self._context.environ)
+                await host.load(self._modules, self._targets)
+                failures = 0
+                self._loaded.set()
+            except (CannotStart, OSError) as error:
+                failures += 1
+                self._last_death = str(error)
+            first.set()
+            if self._host is not None:
+                await self._host.died.wait()
+                self._last_death = self._host.death()
+            self._loaded.clear()
+
+
+def _search_path(base: Path) -> str:
+    """PYTHONPATH of a host: the configuration's folder, then where the daemon itself looks."""
+    package = str(Path(cron_leader.__file__).parent.parent)
+    return os.pathsep.join(dict.fromkeys([str(base), *filter(None, sys.path), package]))

@@ -1,0 +1,115 @@
+"""The run wrapper: a process that stands ready, waits for "go", and becomes the job.
+
+It execs only if it is told to and the boot clock has not passed the deadline in the "go": so a
+message that sat in a frozen process starts nothing. End of file instead of "go" ends it, and so
+does the death of its parent (Linux). It runs as `python -I -S wrapper.py CONTROL PARENT`, is the
+leader of its session and process group, and answers on the control socket with a JSON array:
+
+    ["late"]                    past the deadline: nothing ran
+    ["failed", CODE, TEXT]      could not exec; CODE as a shell counts (126, 127)
+    end of file                 exec happened: the socket is close-on-exec
+
+A cold start is on the path of every run that finds no spare, so this imports next to nothing: json
+and signal together would double the start, hence marshal (the same interpreter wrote the message)
+and libc's signal().
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import sys
+import time
+from typing import Any
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_PR_SET_PDEATHSIG, _SIGKILL, _SIG_DFL = 1, 9, None
+_RESET = (1, 2, 3, 13, 15, 25)  # HUP INT QUIT PIPE TERM XFSZ: the same on Linux and macOS
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies; exit if it has died already.
+
+    Only Linux can; it counts from the death of the parent's *thread* that started us, so the daemon
+    and the job host start processes from their main thread only.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def default_signals() -> None:
+    """Undo what an interpreter, or whoever started the daemon, ignores: that outlives an exec."""
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    for number in _RESET:
+        libc.signal(number, _SIG_DFL)
+
+
+def wait_for_go(control: int) -> dict[str, Any]:
+    """The "go" message; exits if the other end closes first."""
+    try:
+        with open(control, "rb", closefd=False) as stream:
+            return marshal.load(stream)  # type: ignore[no-any-return]
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def is_late(deadline_ns: int) -> bool:
+    return time.clock_gettime_ns(_BOOT) >= deadline_ns
+
+
+def tell(control: int, *answer: object) -> None:
+    """Send one answer; the daemon may have gone, which is no matter of ours."""
+    import json  # only on the way out: see above
+
+    try:
+        os.write(control, json.dumps(answer).encode() + b"\n")
+    except OSError:
+        pass
+
+
+def change_folder(path: str | None) -> str | None:
+    """Enter the job's folder; the reason if that is impossible."""
+    try:
+        if path is not None:
+            os.chdir(path)
+    except OSError as error:
+        return f"cannot enter the folder {path!r} (cwd): {error.strerror}"
+    return None
+
+
+def become(argv: list[str], env: dict[str, str]) -> tuple[int, str]:
+    """Exec; returns only on failure: the exit code a shell would give, and the reason."""
+    try:
+        os.execvpe(argv[0], argv, env)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.exists(argv[0]):
+            return 127, f"command {argv[0]!r}: the interpreter in its first line does not exist"
+        where = "" if "/" in argv[0] else f" on PATH {env.get('PATH', '')}"
+        return 127, f"command {argv[0]!r} not found{where}"
+    except PermissionError:
+        return 126, f"command {argv[0]!r} is not executable"
+    except OSError as error:
+        return 126, f"command {argv[0]!r}: {error.strerror}"
+
+
+def main(control: int, parent: int) -> None:
+    os.set_inheritable(control, False)
+    die_with(parent)
+    default_signals()
+    go = wait_for_go(control)
+    if (why := change_folder(go["cwd"])) is not None:
+        tell(control, "failed", 126, why)
+    elif is_late(go["deadline_ns"]):
+        tell(control, "late")
+    else:
+        tell(control, "failed", *become(go["argv"], go["env"]))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
