@@ -1,4 +1,4 @@
-"""What is installed, pinned, built and composed: checked without a network and without an engine."""
+"""What is installed, pinned, built and composed: checked without network and engine."""
 
 from __future__ import annotations
 
@@ -51,12 +51,11 @@ def test_what_the_requirements_require_is_pinned_too() -> None:
             continue
         seen.add(name)
         assert name in pins
-        for text in _needs(name):
-            waiting.append(canonicalize_name(Requirement(text).name))
+        waiting += [canonicalize_name(Requirement(text).name) for text in _needs(name)]
 
 
 def _needs(name: str) -> list[str]:
-    """The requirements of an installed distribution that apply here; none if it is not installed."""
+    """What an installed distribution requires here; nothing if it is not installed."""
     try:
         texts = distribution(name).requires or []
     except ModuleNotFoundError:
@@ -142,7 +141,9 @@ def test_a_container_may_take_longer_to_stop_than_its_node_drains(compose: dict[
         service = compose["services"][name]
         config = load(
             ROOT / "deploy/cron-leader.toml",
-            environ={k: re.sub(r"\$\{\w+:-(\w+)\}", r"\1", v) for k, v in service["environment"].items()},
+            environ={
+                k: re.sub(r"\$\{\w+:-(\w+)\}", r"\1", v) for k, v in service["environment"].items()
+            },
         )
         assert config.node_id == name
         assert len(config.etcd.endpoints) == 3
@@ -153,7 +154,9 @@ def test_a_container_may_take_longer_to_stop_than_its_node_drains(compose: dict[
 def test_the_image_runs_the_supervisor_as_pid_1_and_not_as_root() -> None:
     lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
     final = lines[max(i for i, line in enumerate(lines) if line.startswith("FROM ")) :]
-    assert 'ENTRYPOINT ["cron-leader"]' in final  # not a shell: it would be PID 1 and forward nothing
+    assert (
+        'ENTRYPOINT ["cron-leader"]' in final
+    )  # not a shell: it would be PID 1 and forward nothing
     assert 'CMD ["run"]' in final
     (user,) = [line.split()[1] for line in final if line.startswith("USER ")]
     assert int(user) > 0
