@@ -11,18 +11,16 @@ from cron_leader.runners import describe
 
 
 def with_code_jobs(config: Config, targets: Sequence[str]) -> Config:
-    """The configuration with the jobs of its modules; ConfigError if a module or a target fails.
+    """The configuration with the jobs of its modules, as a node would have it.
 
-    targets: "pkg.mod:function" of [[job]] tables; their modules are imported to see that they can.
+    targets: "pkg.mod:function" of [[job]] tables, imported to see that they can be. Raises
+    ConfigError if a module or a target cannot.
     """
-    modules = [*config.modules, *(target.partition(":")[0] for target in targets)]
+    return asyncio.run(_with_code_jobs(config, targets))
+
+
+async def _with_code_jobs(config: Config, targets: Sequence[str]) -> Config:
     base = config.path.parent if config.path else Path.cwd()
-    described = asyncio.run(describe(list(dict.fromkeys(modules)), cwd=base))
-    wanted = set(config.modules)
-    tables = [table for table in described.jobs if _module(table) in wanted]
-    return merge_jobs(config, build_jobs(tables, where="@job", base=base))
-
-
-def _module(table: object) -> str:
-    target = table.get("python") if isinstance(table, dict) else None
-    return str(target).partition(":")[0]
+    await describe((), cwd=base, targets=targets)
+    described = await describe(config.modules, cwd=base)
+    return merge_jobs(config, build_jobs(described.jobs, where="@job", base=base))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -58,7 +59,8 @@ def console() -> Console:
     """Rich on stdout. It honours NO_COLOR, and writes plain text to a pipe."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=200 if wide else None)
 
 
 def table(*columns: str) -> Table:

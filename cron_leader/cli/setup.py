@@ -14,7 +14,7 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output
-from cron_leader.config import Config
+from cron_leader.config import Config, sources
 from cron_leader.core.model import CommandSpec, Job, PythonSpec, ShellSpec
 from cron_leader.errors import ConfigError
 
@@ -117,7 +117,7 @@ def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
     else:
         output.note("no jobs: add a [[job]] table, or [jobs] modules")
     count = len(loaded.jobs)
-    output.console().print(f"{loaded.path}: ok, {count} job{'s' if count != 1 else ''}")
+    output.console().print(f"{place(loaded)}: ok, {count} job{'s' if count != 1 else ''}")
 
 
 def with_code_jobs(config: Config) -> Config:
@@ -137,7 +137,12 @@ def named(config: Config, name: str) -> Job:
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=1)
     hint = f"did you mean {near[0]}?" if near else "`cron-leader check` lists them"
-    raise ConfigError(f"no job {name!r} in {config.path}; {hint}")
+    raise ConfigError(f"no job {name!r} in {place(config)}; {hint}")
+
+
+def place(config: Config) -> str:
+    """The configuration's file as people see it."""
+    return sources.shown(config.path) if config.path else "configuration"
 
 
 def describe(job: Job) -> str:
@@ -170,7 +175,7 @@ def _ledger_folder(config: Config) -> list[str]:
 
 def _cannot_start(config: Config, environ: Mapping[str, str]) -> list[str]:
     return [
-        f'{config.path}: [[job]] "{job.name}" {why}'
+        f'{place(config)}: [[job]] "{job.name}" {why}'
         for job in config.jobs
         if (why := _missing(job, environ))
     ]

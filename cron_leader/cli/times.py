@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
@@ -72,7 +73,7 @@ def _given(cron: str | None, every: str | None, zone: str) -> Schedule:
     if kind == "cron":
         table["timezone"] = zone
     try:
-        (job,) = configuration.build_jobs([table], where="command line", base=setup.Path())
+        (job,) = configuration.build_jobs([table], where="command line", base=Path())
     except ConfigError as error:
         text = str(error).replace('command line: [[job]] "schedule" ', "--")
         raise ConfigError(text.replace(f"--{kind} =", f"--{kind}")) from None
@@ -80,7 +81,7 @@ def _given(cron: str | None, every: str | None, zone: str) -> Schedule:
 
 
 def _fires_of_jobs(
-    config: setup.Path | None, names: list[str], start: datetime, count: int
+    config: Path | None, names: list[str], start: datetime, count: int
 ) -> list[Fire]:
     loaded = setup.with_code_jobs(configuration.load(config, environ=os.environ))
     wanted = [setup.named(loaded, name) for name in names] or loaded.jobs

@@ -41,7 +41,7 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
         for section, fields in schema.SECTIONS.items()
     }
     merged, variables, problems = sources.overlay(document, environ, kinds)
-    source = Source(_short(path), merged, text, variables)
+    source = Source(sources.shown(path), merged, text, variables)
     filled, unset = sources.interpolate(merged, environ)
     values, invalid = schema.validate_sections(filled)
     built, wrong = build_all(filled.get("job", ()), path.parent)
@@ -239,11 +239,3 @@ def _sqlite(rest: str, base: Path, report: Report) -> str:
     elif name == ":memory:":
         report(at, "a ledger in memory is gone with its process; name a file: sqlite:///file.db")
     return f"sqlite:///{(base / name).absolute()}"
-
-
-def _short(path: Path) -> str:
-    """Relative to the working directory where it lies below it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)

@@ -29,25 +29,34 @@ def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Path:
     return cwd / (named or FILE) if not named or not named.is_absolute() else named
 
 
+def shown(path: Path) -> str:
+    """The path as people see it: relative to the working directory if it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
 def read(path: Path) -> tuple[str, dict[str, Any]]:
     """The file's text and document; ConfigError with the cure if it cannot be had."""
+    name = shown(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: no such configuration file; write one with `cron-leader init`, "
+            f"{name}: no such configuration file; write one with `cron-leader init`, "
             "or name it with --config or $CRON_LEADER_CONFIG"
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
+            f"{name}: not UTF-8 text (byte {error.start}); save it as UTF-8"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{name}: not valid TOML: {error}") from None
 
 
 def overlay(
