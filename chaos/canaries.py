@@ -28,12 +28,12 @@ def _no_fence() -> None:
     from cron_leader.ledger import postgres
     from cron_leader.ledger.sql import Query
 
-    fencing.POSTGRES_GUARD = "SELECT clock_timestamp() AS ledger_now"  # type: ignore[misc]
+    fencing.POSTGRES_GUARD = "SELECT clock_timestamp() AS ledger_now"
     raising = postgres._QUERIES["raise_fence"]
     unconditional = raising.text.partition("\nWHERE f.fence <")[0]
     assert unconditional != raising.text, "the raise has changed: this canary needs a look"
     patched = {**postgres._QUERIES, "raise_fence": Query(unconditional, raising.columns)}
-    postgres._QUERIES = patched  # type: ignore[misc]
+    postgres._QUERIES = patched
 
 
 def _deadline_ignored() -> None:
@@ -47,7 +47,7 @@ def _deadline_ignored() -> None:
         after = renewed(gate, sent_ns, ttl_ns, margin_ns)
         return replace(after, deadline_ns=after.sent_ns + hour_ns)
 
-    Gate.renewed = forever  # type: ignore[method-assign]
+    Gate.renewed = forever  # type: ignore[method-assign, assignment]
 
 
 CANARIES = {

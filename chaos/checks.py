@@ -20,9 +20,7 @@ from chaos.story import SECOND_NS, Blow, Story
 START_UP_NS = SECOND_NS // 4
 """A run writes its first note this much later than its exec, at most. The gate closes more than
 one second before the lease can expire, so this hides no overlap of two terms."""
-FINAL = frozenset(
-    {"succeeded", "failed", "timed_out", "cancelled", "abandoned", "skipped", "missed"}
-)
+UNFINISHED = frozenset({"due", "running", "retrying"})
 
 
 class Verdict(StrEnum):
@@ -86,7 +84,7 @@ def every_slot_explained(story: Story) -> Finding:
         if slot not in rows and not any(first <= slot <= last for first, last in gaps):
             return _no(every_slot_explained, f"{plan.tick} {slot.isoformat()}: no row, no gap")
     for row in story.rows("slot"):
-        if row["state"] not in FINAL:
+        if row["state"] in UNFINISHED:
             text = f"{row['job']} {row['scheduled_for']} is left {row['state']}"
             return _no(every_slot_explained, text)
     return _yes(every_slot_explained, f"{len(rows)} rows and {len(gaps)} gaps of {plan.tick}")
@@ -191,7 +189,7 @@ def stopped_by_its_own_deadline(story: Story) -> Finding:
     """The node that was cut off shut its gate and ended its term by the lease's deadline, before
     etcd let its key go."""
     blow = story.blow()
-    gone = blow and _key_gone_ns(story, blow)
+    gone = _key_gone_ns(story, blow)
     if blow is None or gone is None:
         return _unknown(stopped_by_its_own_deadline, "no fault, or etcd never let the key go")
     ends = [op for op in story.events("term.ended", blow.node) if op.value["fence"] == blow.fence]
@@ -211,7 +209,7 @@ def stopped_by_its_own_deadline(story: Story) -> Finding:
 def lost_runs_ended_in_time(story: Story) -> Finding:
     """A run that may not outlive its term was dead before etcd let the key go."""
     blow, held = story.blow(), story.plan().held
-    gone = blow and _key_gone_ns(story, blow)
+    gone = _key_gone_ns(story, blow)
     if blow is None or gone is None:
         return _unknown(lost_runs_ended_in_time, "no fault, or etcd never let the key go")
     beats = [
@@ -227,8 +225,10 @@ def lost_runs_ended_in_time(story: Story) -> Finding:
     return _yes(lost_runs_ended_in_time, f"{held} was dead {_s(gone - beats[-1])} before etcd")
 
 
-def _key_gone_ns(story: Story, blow: Blow) -> int | None:
+def _key_gone_ns(story: Story, blow: Blow | None) -> int | None:
     """When etcd deleted the hit node's key, as the witness saw it."""
+    if blow is None:
+        return None
     return next((op.at_ns for op in story.deletes(blow.node) if op.at_ns > blow.began_ns), None)
 
 

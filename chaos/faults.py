@@ -19,8 +19,6 @@ _QUEUE = 1
 class Host(Protocol):
     """Where a fault acts."""
 
-    name: str
-
     def run(self, argv: Sequence[str]) -> str:
         """Run to the end, return stdout; raises CalledProcessError."""
 

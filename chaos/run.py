@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from chaos import canaries, checks, workloads
@@ -94,11 +95,10 @@ class Stage:
 
     def recover(self, lead: Lead) -> None:
         """After the heal: the hit node in line again, three more ticks."""
-        now_ns = self.clock.now_ns()
-        back = ("a new key of the node", lambda op: _is(op, Source.ETCD, "put", lead.node))
-        ticks = ("three ticks", lambda op: op.f == "run.started" and op.value["job"] == TICK)
-        for (what, wanted), count, after_ns in ((back, 2, 0), (ticks, 3, now_ns)):
-            self.history.wait(wanted, within_s=SETTLE_S, count=count, after_ns=after_ns)
+        healed_ns = self.clock.now_ns()
+        in_line = partial(_is, source=Source.ETCD, f="put", process=lead.node)
+        self.history.wait(in_line, within_s=SETTLE_S, count=2)
+        self.history.wait(_ticked, within_s=SETTLE_S, count=3, after_ns=healed_ns)
 
     def _see(
         self, what: str, wanted: Callable[[Op], bool], *, within_s: float = SETTLE_S, count: int = 1
@@ -122,8 +122,12 @@ def _started(job: str, fence: int) -> Callable[[Op], bool]:
     return lambda op: op.f == "run.started" and (op.value["job"], op.value["fence"]) == (job, fence)
 
 
+def _ticked(op: Op) -> bool:
+    return op.f == "run.started" and op.value["job"] == TICK
+
+
 def _newer_tick(op: Op, lead: Lead) -> bool:
-    return op.f == "run.started" and op.value["job"] == TICK and op.value["fence"] > lead.fence
+    return _ticked(op) and op.value["fence"] > lead.fence
 
 
 # ------------------------------------------------------------------ the scenarios
