@@ -1,0 +1,29 @@
+"""The fence as SQL: what makes a database refuse the write of a deposed leader.
+
+A transaction that runs the guard after its last write, and commits only if it passed, cannot
+commit once a newer leader has raised the fence of its election (`cron_leader_fence`). Locked last,
+the guard keeps a successor waiting for the length of a COMMIT, not of the transaction.
+
+Not promised: anything about writes that do not run the guard, or about another database.
+"""
+
+from __future__ import annotations
+
+REFUSED = "CL001"
+"""SQLSTATE of the guard's no on Postgres; the error's detail is the fence found ("" if none)."""
+
+POSTGRES_GUARD = (
+    "SELECT cron_leader_guard(%(election)s, %(fence)s, %(nonce)s), clock_timestamp() AS ledger_now"
+)
+"""The last statement before COMMIT, at READ COMMITTED. The function is made by the migrations."""
+
+POSTGRES_EXCLUSIVE = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:' || %s, 0))"
+"""Taken by a raise: it waits for guards under way, and new guards wait for it."""
+
+SQLITE_GUARD = "SELECT fence, nonce FROM cron_leader_fence WHERE election = :election"
+"""Read after BEGIN IMMEDIATE: from then on nobody else writes, so before the writes is as good."""
+
+
+def application_name(election: str, fence: int) -> str:
+    """What a term's transactions call themselves, so that a successor can tell them (63 bytes)."""
+    return f"cron_leader:{election}:{fence}"

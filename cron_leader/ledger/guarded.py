@@ -1,0 +1,152 @@
+"""What both ledgers do alike: a write is built in writes.py, sent by the back end, and answered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Candidate,
+    DueRow,
+    Finish,
+    JobRecord,
+    Past,
+    PutBack,
+    Refused,
+    Settlement,
+    Taken,
+    Term,
+)
+from cron_leader.ledger import writes
+from cron_leader.ledger.sql import Params, to_time, to_time_or_none
+from cron_leader.ledger.writes import Rows, Write
+
+T = TypeVar("T")
+
+
+class GuardedLedger(ABC):
+    """The writes of a term, each one `Write`; the back end has to send it."""
+
+    @abstractmethod
+    async def write(self, write: Write[T]) -> T | Refused:
+        """Send one guarded transaction; a refusal is recorded, best effort."""
+
+    async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
+        return await self.write(writes.settle(term, settlement))
+
+    async def take(self, term: Term, batch: Batch) -> Taken | Refused:
+        return await self.write(writes.take(term, batch))
+
+    async def heartbeat(self, term: Term, planned_to: datetime, now: datetime) -> Applied | Refused:
+        return await self.write(writes.heartbeat(term, planned_to, now))
+
+    async def finish(self, term: Term, finish: Finish) -> Applied | Refused:
+        return await self.write(writes.finish(term, finish))
+
+    async def put_back(self, term: Term, put_back: PutBack) -> Applied | Refused:
+        return await self.write(writes.put_back(term, put_back))
+
+    async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused:
+        return await self.write(writes.close_term(term, reason, now))
+
+
+def judge_raise(candidate: Candidate, row: Mapping[str, Any]) -> int | Refused:
+    """The answer to a raise, from the fence row as it stands afterwards.
+
+    Ours, by fence and nonce: now or by an earlier copy. `history` is set only for another etcd
+    cluster; whether a fence at or above ours means a restored etcd is the caller's to say.
+    """
+    ours: int = row["offset"] + candidate.revision
+    if row["fence"] == ours and row["nonce"] == candidate.nonce:
+        return ours
+    return Refused(
+        "raise", row["fence"], history=_foreign(candidate, row), text=_refusal(candidate, row)
+    )
+
+
+def raise_params(candidate: Candidate, now: datetime) -> Params:
+    return {
+        "election": candidate.election,
+        "revision": candidate.revision,
+        "nonce": candidate.nonce,
+        "cluster": cluster_text(candidate.cluster),
+        "node": candidate.node,
+        "now": now,
+    }
+
+
+def guard_params(term: Term) -> Params:
+    return {"election": term.election, "fence": term.fence, "nonce": term.nonce}
+
+
+def refusal_of(write: Write[T], refused: Refused) -> Params:
+    """The record of a refused write of a term."""
+    term = write.term
+    return {
+        "now": write.at,
+        "election": term.election,
+        "fence": term.fence,
+        "high": refused.high,
+        "node": term.node,
+        "what": write.what,
+        "outcome": write.outcome,
+    }
+
+
+def refusal_of_raise(candidate: Candidate, refused: Refused, now: datetime) -> Params:
+    """The record of a refused raise; its fence is the bare revision."""
+    return {
+        "now": now,
+        "election": candidate.election,
+        "fence": candidate.revision,
+        "high": refused.high,
+        "node": candidate.node,
+        "what": refused.what,
+        "outcome": None,
+    }
+
+
+def cluster_text(cluster: int) -> str:
+    """etcd's cluster id as etcd's own log lines show it."""
+    return f"{cluster:x}"
+
+
+def _foreign(candidate: Candidate, row: Mapping[str, Any]) -> bool:
+    return row["cluster"] not in (None, cluster_text(candidate.cluster))
+
+
+def _refusal(candidate: Candidate, row: Mapping[str, Any]) -> str:
+    election, fence, offset = candidate.election, row["fence"], row["offset"]
+    if _foreign(candidate, row):
+        fact = (
+            f"its fence {fence} was raised under etcd cluster {row['cluster']}, "
+            f"this is cluster {cluster_text(candidate.cluster)}"
+        )
+    else:
+        fact = f"its fence is {fence}, ours {offset + candidate.revision} (offset {offset})"
+    return (
+        f"ledger refuses election {election}: {fact}; "
+        "if etcd was restored or rebuilt, run `cron-leader fence rebase`"
+    )
+
+
+def past_of(planned: Rows, jobs: Rows) -> Past:
+    """What a new leader reads, from the two queries' rows."""
+    return Past(
+        to_time_or_none(planned[0]["planned_to"]),
+        {row["job"]: _job_record(row) for row in jobs},
+    )
+
+
+def _job_record(row: Mapping[str, Any]) -> JobRecord:
+    return JobRecord(
+        row["job"],
+        to_time(row["first_seen"]),
+        to_time(row["effective_from"]),
+        row["digest"],
+        to_time_or_none(row["retired_at"]),
+    )

@@ -1,0 +1,48 @@
+"""What a Postgres URL says, what we add to it, and how it is named in messages: without secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from cron_leader.errors import LedgerUnusable
+
+DEFAULTS: dict[str, Any] = {
+    "application_name": "cron_leader",
+    "connect_timeout": 3,
+    "keepalives": 1,
+    "keepalives_idle": 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 5000,
+}
+"""What the URL does not say. A dead path is noticed in about 6 s, idle or busy."""
+
+_PASSWORD_IN_URL = re.compile(r"(//[^:/@\s]*):[^@\s]*@")
+
+
+def redact(text: str) -> str:
+    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
+
+
+def place(url: str) -> str:
+    """user@host:port/database of a URL, for messages. Raises LedgerUnusable if it is none."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise LedgerUnusable(
+            f"ledger url {redact(url)!r} cannot be read ({redact(str(error).strip())}); "
+            "write postgresql://user@host:port/database"
+        ) from None
+    user = f"{parts['user']}@" if "user" in parts else ""
+    host, port = parts.get("host", "local socket"), parts.get("port", 5432)
+    return f"{user}{host}:{port}/{parts.get('dbname', parts.get('user', ''))}"
+
+
+def with_defaults(url: str) -> str:
+    """The URL as a conninfo, completed by DEFAULTS."""
+    said = conninfo.conninfo_to_dict(url)
+    return conninfo.make_conninfo(url, **{k: v for k, v in DEFAULTS.items() if k not in said})

@@ -1,0 +1,291 @@
+"""The ledger on Postgres 13 or newer, one node or many.
+
+Every write of a term is one transaction, sent as one pipeline: BEGIN, its settings, the statements,
+the guard, COMMIT. The guard comes last: a successor waits for a COMMIT, not for a transaction. When
+the guard refuses, the server skips the COMMIT. All settings are local to the transaction, so that a
+pooler in transaction mode does no harm.
+
+Not promised: anything after a fail-over to a standby that lost commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow
+
+from cron_leader import fencing
+from cron_leader.core.model import Candidate, LedgerId, Past, Refused, Term
+from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+from cron_leader.ledger import migrate as migrations
+from cron_leader.ledger.guarded import (
+    GuardedLedger,
+    guard_params,
+    judge_raise,
+    past_of,
+    raise_params,
+    refusal_of,
+    refusal_of_raise,
+)
+from cron_leader.ledger.pg_sessions import Connection, Sessions
+from cron_leader.ledger.sql import Dialect, Params, queries, to_time
+from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write
+
+T = TypeVar("T")
+Arguments = Mapping[str, Any] | Sequence[Any] | None
+Statement = tuple[str, Arguments]
+"""Text in psycopg's notation, and its parameters (None: none)."""
+
+READ_S = 3.0
+OPEN_S = 30.0
+RAISE_S = 60.0
+"""The longest wait for the lock of a raise; the caller's patience is shorter."""
+
+LOOK_S = 0.1
+"""After this long without an answer another connection looks whether the ledger is alive."""
+
+_IDLE_MS = "5000"
+"""A transaction of ours whose client froze in mid-send is ended by the server after this."""
+
+RECORD_S = 1.0
+"""What the record of a refusal may take; it is worth no more."""
+
+CHUNK = 5000
+"""Rows of a batch sent at once; between chunks the event loop runs."""
+
+_QUERIES = queries(Dialect.POSTGRES)
+
+_BEGIN: Statement = ("BEGIN ISOLATION LEVEL READ COMMITTED", None)
+_COMMIT: Statement = ("COMMIT", None)
+_SETTINGS = """
+SELECT set_config('application_name', %(name)s, true),
+    set_config('synchronous_commit', 'on', true),
+    set_config('statement_timeout', %(statement_ms)s, true),
+    set_config('lock_timeout', '0', true),
+    set_config('idle_in_transaction_session_timeout', %(idle_ms)s, true)
+"""
+_LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:migrate', 0))"
+
+
+class _OwnCopy:
+    """The transaction met a row that only an earlier copy of itself can have written."""
+
+
+class PostgresLedger(GuardedLedger):
+    """`postgresql://user:password@host:port/database`, or anything else libpq reads."""
+
+    def __init__(self, url: str) -> None:
+        self._sessions = Sessions(url)
+        self._where = self._sessions.where
+
+    # -------------------------------------------------------------- identity
+
+    async def open(self, *, fleet: str, shards: int, migrate: bool) -> LedgerId:
+        async with self._sessions.session(OPEN_S) as connection:
+            self._check_encoding(connection)
+            version = await _version(connection)
+            if not migrations.check_version(version, Dialect.POSTGRES, where=self._where):
+                if not migrate:
+                    raise migrations.not_migrated(version, where=self._where)
+                await _migrate(connection)
+            found = await _identity(connection)
+            if not found.fleet:
+                await _execute(connection, *_named("adopt", {"fleet": fleet, "shards": shards}))
+                found = await _identity(connection)
+        return migrations.check_owner(found, fleet=fleet, shards=shards, where=self._where)
+
+    def _check_encoding(self, connection: Connection) -> None:
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise LedgerUnusable(
+                f"ledger {self._where}: the database's encoding is {encoding}; "
+                "create it with ENCODING 'UTF8'"
+            )
+
+    async def identity(self) -> LedgerId:
+        async with self._sessions.session(READ_S) as connection:
+            return await _identity(connection)
+
+    async def close(self) -> None:
+        await self._sessions.close()
+
+    # -------------------------------------------------------------- the raise
+
+    async def raise_fence(
+        self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
+    ) -> int | Refused:
+        raising = asyncio.create_task(self._raise(candidate, now), name="ledger-raise")
+        try:
+            await self._until_known(raising, waiting)
+            answer = await raising
+        finally:
+            raising.cancel()
+            await asyncio.gather(raising, return_exceptions=True)
+        if isinstance(answer, Refused):
+            await self._record(refusal_of_raise(candidate, answer, now))
+        return answer
+
+    async def _until_known(
+        self, raising: asyncio.Task[int | Refused], waiting: Callable[[], None]
+    ) -> None:
+        """Return once it is done, or is known to wait in a ledger that answers others."""
+        try:
+            async with asyncio.timeout(WRITE_S):
+                while not (await asyncio.wait({raising}, timeout=LOOK_S))[0]:
+                    if await self._answers():
+                        return waiting()
+        except TimeoutError:
+            raise LedgerUncertain(f"ledger {self._where}: no answer to the raise") from None
+
+    async def _answers(self) -> bool:
+        with contextlib.suppress(CronLeaderError):
+            await self.identity()
+            return True
+        return False
+
+    async def _raise(self, candidate: Candidate, now: datetime) -> int | Refused:
+        params = raise_params(candidate, now)
+        name = fencing.application_name(candidate.election, candidate.revision)
+        statements = (
+            *_begin(name, RAISE_S),
+            (fencing.POSTGRES_EXCLUSIVE, (candidate.election,)),
+            _named("raise_fence", params),
+            _named("read_fence", params),
+            _COMMIT,
+        )
+        async with self._sessions.session(RAISE_S) as connection:
+            answers = await _transact(connection, statements)
+        return judge_raise(candidate, answers[-2][0])
+
+    async def read_past(self, term: Term) -> Past:
+        params = {"election": term.election}
+        async with self._sessions.session(WRITE_S) as connection:
+            planned = await _execute(connection, *_named("planned_to", params))
+            return past_of(planned, await _execute(connection, *_named("read_jobs", params)))
+
+    # -------------------------------------------------------------- guarded writes
+
+    async def write(self, write: Write[T]) -> T | Refused:
+        answer = await self._send(write)
+        if isinstance(answer, _OwnCopy):
+            assert write.instead is not None
+            return await self.write(write.instead)
+        if isinstance(answer, Refused):
+            await self._record(refusal_of(write, answer))
+        return answer
+
+    async def _send(self, write: Write[T]) -> T | Refused | _OwnCopy:
+        last = tuple(_statements(write.steps[-1]))
+        statements = (
+            *_begin(
+                fencing.application_name(write.term.election, write.term.fence), write.within_s
+            ),
+            *(statement for step in write.steps[:-1] for statement in _statements(step)),
+            *last,
+            (fencing.POSTGRES_GUARD, guard_params(write.term)),
+            _COMMIT,
+        )
+        async with self._sessions.session(write.within_s) as connection:
+            try:
+                *answers, guard, _ = await _transact(connection, statements)
+            except psycopg.errors.UniqueViolation:
+                if write.instead is None:
+                    raise
+                return _OwnCopy()
+            except psycopg.Error as error:
+                if error.sqlstate != fencing.REFUSED:
+                    raise
+                return Refused(write.what, _fence_in(error))
+        rows = [row for answer in answers[-len(last) :] for row in answer]
+        return write.answer(rows, to_time(guard[0]["ledger_now"]))
+
+    async def _record(self, refusal: Params) -> None:
+        """Best effort, unfenced: the one thing a deposed leader may write."""
+        with contextlib.suppress(CronLeaderError):
+            async with self._sessions.session(RECORD_S) as connection:
+                await _execute(connection, *_named("record_refusal", refusal))
+
+
+# ------------------------------------------------------------------ statements
+
+
+def _begin(name: str, within_s: float) -> tuple[Statement, Statement]:
+    settings = {"name": name, "statement_ms": str(int(within_s * 1000)), "idle_ms": _IDLE_MS}
+    return _BEGIN, (_SETTINGS, settings)
+
+
+def _named(query: str, params: Params) -> Statement:
+    return _QUERIES[query].text, params
+
+
+def _statements(step: Step) -> Iterator[Statement]:
+    """One statement; of a batch one for each chunk, its rows turned into columns."""
+    if step.rows is None:
+        yield _named(step.query, step.params)
+        return
+    query = _QUERIES[step.query]
+    for start in range(0, len(step.rows), CHUNK):
+        columns = zip(*step.rows[start : start + CHUNK], strict=True)
+        arrays = {name: list(c) for name, c in zip(query.columns, columns, strict=True)}
+        yield query.text, {**step.params, **arrays}
+
+
+def _fence_in(error: psycopg.Error) -> int | None:
+    return int(error.diag.message_detail) if error.diag.message_detail else None
+
+
+# ------------------------------------------------------------------ sending
+
+
+async def _transact(connection: Connection, statements: Sequence[Statement]) -> list[Rows]:
+    """All of it in one round trip; rolled back on a definite error of the server."""
+    try:
+        async with connection.pipeline():
+            cursors = [await _queue(connection, *statement) for statement in statements]
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    except psycopg.Error:
+        if connection.pgconn.transaction_status == TransactionStatus.INERROR:
+            await connection.execute("ROLLBACK")
+        raise
+
+
+async def _queue(
+    connection: Connection, text: str, params: Arguments
+) -> psycopg.AsyncCursor[DictRow]:
+    await asyncio.sleep(0)
+    return await connection.execute(text.encode(), params)
+
+
+async def _execute(connection: Connection, text: str, params: Arguments = None) -> Rows:
+    cursor = await connection.execute(text.encode(), params)
+    return await cursor.fetchall() if cursor.description else []
+
+
+# ------------------------------------------------------------------ schema
+
+
+async def _identity(connection: Connection) -> LedgerId:
+    return migrations.identity_of(await _execute(connection, _QUERIES["identity"].text))
+
+
+async def _version(connection: Connection) -> int | None:
+    found = await _execute(connection, "SELECT to_regclass('cron_leader_meta') AS meta")
+    if found[0]["meta"] is None:
+        return None
+    return (await _identity(connection)).schema_version
+
+
+async def _migrate(connection: Connection) -> None:
+    """Whatever is missing, in one transaction; other nodes that start now wait for it."""
+    await _execute(connection, *_BEGIN)
+    await _execute(connection, _LOCK_MIGRATIONS)
+    since = await _version(connection) or 0
+    for script in migrations.migrations(Dialect.POSTGRES, since=since):
+        await _execute(connection, script)
+    await _execute(connection, *_COMMIT)

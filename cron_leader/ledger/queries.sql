@@ -1,0 +1,230 @@
+-- Every statement of the ledger, by name; both databases run the same text.
+--
+-- `-- name: NAME (column, ...)` starts a statement; with columns it takes a batch of rows, read as
+-- the relation `batch`. `:word` is a parameter. sql.py turns both into each database's notation.
+-- "slot" is the primary key (job, scheduled_for, command_id).
+
+-- ------------------------------------------------------------------ fence
+
+-- name: raise_fence
+INSERT INTO cron_leader_fence AS f
+    (election, fence, nonce, "offset", cluster, node, raised_at)
+VALUES (:election, :revision, :nonce, 0, :cluster, :node, :now)
+ON CONFLICT (election) DO UPDATE SET fence = f."offset" + :revision, nonce = :nonce,
+    cluster = :cluster, node = :node, raised_at = :now
+WHERE f.fence < f."offset" + :revision AND (f.cluster IS NULL OR f.cluster = :cluster)
+
+-- name: read_fence
+SELECT fence, nonce, "offset", cluster FROM cron_leader_fence WHERE election = :election
+
+-- name: rebase_fence
+UPDATE cron_leader_fence
+SET "offset" = CASE WHEN "offset" < fence THEN fence ELSE "offset" END, cluster = NULL
+WHERE election = :election
+
+-- name: record_refusal
+INSERT INTO cron_leader_refusal (at, election, fence, high, node, what, outcome)
+VALUES (:now, :election, :fence, :high, :node, :what, :outcome)
+
+-- ------------------------------------------------------------------ identity
+
+-- name: identity
+SELECT ledger_id, fleet, shards, schema_version FROM cron_leader_meta
+
+-- name: adopt
+UPDATE cron_leader_meta SET fleet = :fleet, shards = :shards WHERE fleet = ''
+
+-- ------------------------------------------------------------------ terms
+
+-- name: open_term
+-- A plain INSERT: a second copy of a settlement fails here, before it does anything.
+INSERT INTO cron_leader_term
+    (election, fence, nonce, node, lease, elected_at, heartbeat_at, planned_to)
+VALUES (:election, :fence, :nonce, :node, :lease, :elected_at, :now, :planned_to)
+
+-- name: end_older_terms
+UPDATE cron_leader_term SET ended_at = heartbeat_at, reason = coalesce(reason, 'lease_expired')
+WHERE election = :election AND fence < :fence AND ended_at IS NULL
+
+-- name: heartbeat
+UPDATE cron_leader_term SET heartbeat_at = :now,
+    planned_to = CASE WHEN planned_to < :planned_to THEN :planned_to ELSE planned_to END
+WHERE election = :election AND fence = :fence AND nonce = :nonce
+RETURNING fence
+
+-- name: plan_to
+UPDATE cron_leader_term SET planned_to = :planned_to
+WHERE election = :election AND fence = :fence AND nonce = :nonce AND planned_to < :planned_to
+
+-- name: close_term
+UPDATE cron_leader_term SET ended_at = :now, reason = :reason
+WHERE election = :election AND fence = :fence AND nonce = :nonce AND ended_at IS NULL
+
+-- name: term_closed
+SELECT fence FROM cron_leader_term
+WHERE election = :election AND fence = :fence AND ended_at = :now AND reason = :reason
+
+-- name: planned_to
+SELECT max(planned_to) AS planned_to FROM cron_leader_term WHERE election = :election
+
+-- ------------------------------------------------------------------ jobs
+
+-- name: read_jobs
+SELECT job, first_seen, effective_from, digest, retired_at FROM cron_leader_job
+WHERE election = :election
+
+-- name: put_jobs (job, first_seen, effective_from, digest)
+-- Unchanged rows are left alone: a takeover does not rewrite a hundred thousand jobs.
+INSERT INTO cron_leader_job AS j (job, election, first_seen, effective_from, digest)
+SELECT b.job, :election, b.first_seen, b.effective_from, b.digest FROM batch AS b
+WHERE true
+ON CONFLICT (job) DO UPDATE SET election = excluded.election,
+    effective_from = excluded.effective_from, digest = excluded.digest, retired_at = NULL
+WHERE j.election <> excluded.election OR j.effective_from <> excluded.effective_from
+    OR j.digest <> excluded.digest OR j.retired_at IS NOT NULL
+
+-- name: retire_jobs (job)
+UPDATE cron_leader_job AS j SET retired_at = :now
+FROM batch AS b
+WHERE j.job = b.job AND j.election = :election AND j.retired_at IS NULL
+
+-- ------------------------------------------------------------------ the sweep, in this order
+
+-- name: sweep_attempts
+UPDATE cron_leader_attempt AS a SET state = 'abandoned', finished_at = :now
+FROM cron_leader_slot AS s
+WHERE s.election = :election AND s.fence < :fence AND s.state IN ('due', 'running', 'retrying')
+    AND s.state = 'running' AND a.job = s.job AND a.scheduled_for = s.scheduled_for
+    AND a.command_id = s.command_id AND a.attempt = s.attempt AND a.state = 'running'
+
+-- name: sweep_running_to_due (job)
+-- At-least-once, unless this slot has felled :takeovers leaders already.
+UPDATE cron_leader_slot AS s SET state = 'due', fence = :fence, node = :node,
+    run_id = NULL, started_at = NULL
+FROM batch AS b
+WHERE s.job = b.job AND s.election = :election AND s.fence < :fence
+    AND s.state IN ('due', 'running', 'retrying') AND s.state = 'running'
+    AND (SELECT count(*) FROM cron_leader_attempt AS a
+         WHERE a.job = s.job AND a.scheduled_for = s.scheduled_for
+             AND a.command_id = s.command_id AND a.state = 'abandoned') <= :takeovers
+
+-- name: sweep_running
+-- A final row keeps the fence and node of the term that ran it.
+UPDATE cron_leader_slot SET state = 'abandoned', reason = 'lost_leadership', finished_at = :now
+WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
+    AND state = 'running'
+
+-- name: sweep_waiting
+UPDATE cron_leader_slot SET fence = :fence, node = :node
+WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
+    AND state <> 'running'
+
+-- name: waiting_slots
+SELECT job, scheduled_for, command_id, attempt, origin, next_at FROM cron_leader_slot
+WHERE election = :election AND fence = :fence AND state IN ('due', 'running', 'retrying')
+    AND state <> 'running'
+ORDER BY scheduled_for, job, command_id
+
+-- ------------------------------------------------------------------ slots without a run
+
+-- name: new_entries (job, scheduled_for, command_id, state, reason, origin, next_at, finished_at)
+INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence, node, state, reason,
+    origin, attempt, next_at, finished_at)
+SELECT b.job, b.scheduled_for, b.command_id, :election, :fence, :node, b.state, b.reason, b.origin,
+    0, b.next_at, b.finished_at
+FROM batch AS b WHERE true
+ON CONFLICT DO NOTHING
+
+-- name: end_entries (job, scheduled_for, command_id, seen, state, reason, next_at, finished_at)
+UPDATE cron_leader_slot AS s SET state = b.state, reason = b.reason, next_at = b.next_at,
+    finished_at = b.finished_at
+FROM batch AS b
+WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+    AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
+
+-- name: new_gaps (job, first, last, slots, reason)
+INSERT INTO cron_leader_gap (job, "first", "last", slots, state, reason, fence)
+SELECT b.job, b."first", b."last", b.slots, 'missed', b.reason, :fence FROM batch AS b
+WHERE true
+ON CONFLICT DO NOTHING
+
+-- ------------------------------------------------------------------ claims
+
+-- name: pause_new (job, scheduled_for, command_id, origin)
+INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence, node, state, reason,
+    origin, attempt, finished_at)
+SELECT b.job, b.scheduled_for, b.command_id, :election, :fence, :node, 'skipped', 'paused',
+    b.origin, 0, :now
+FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.job
+WHERE j.paused_until > :now
+ON CONFLICT DO NOTHING
+
+-- name: claim_new (job, scheduled_for, command_id, origin, run_id)
+INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence, node, state, origin,
+    attempt, run_id, started_at)
+SELECT b.job, b.scheduled_for, b.command_id, :election, :fence, :node, 'running', b.origin,
+    1, b.run_id, :now
+FROM batch AS b WHERE true
+ON CONFLICT DO NOTHING
+
+-- name: pause_waiting (job, scheduled_for, command_id, seen)
+UPDATE cron_leader_slot AS s SET state = 'skipped', reason = 'paused', finished_at = :now
+FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.job
+WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+    AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
+    AND j.paused_until > :now
+
+-- name: claim_waiting (job, scheduled_for, command_id, seen, run_id)
+UPDATE cron_leader_slot AS s SET state = 'running', attempt = s.attempt + 1, run_id = b.run_id,
+    node = :node, started_at = :now
+FROM batch AS b
+WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+    AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
+
+-- name: new_attempts (job, scheduled_for, command_id, run_id)
+INSERT INTO cron_leader_attempt
+    (job, scheduled_for, command_id, attempt, run_id, fence, node, state, started_at)
+SELECT s.job, s.scheduled_for, s.command_id, s.attempt, s.run_id, s.fence, s.node, 'running',
+    s.started_at
+FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
+    AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+WHERE s.run_id = b.run_id AND s.state = 'running'
+ON CONFLICT DO NOTHING
+
+-- name: claims_won (job, scheduled_for, command_id, run_id)
+SELECT s.run_id, s.attempt
+FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
+    AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+WHERE s.run_id = b.run_id AND s.state = 'running'
+
+-- ------------------------------------------------------------------ the end of a run
+
+-- name: finish_slot
+UPDATE cron_leader_slot SET state = :state, reason = :reason, finished_at = :finished_at
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND state = 'running' AND attempt = :attempt AND run_id = :run_id
+
+-- name: slot_due_again
+UPDATE cron_leader_slot SET state = 'due', run_id = NULL, started_at = NULL
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND state = 'running' AND attempt = :attempt AND run_id = :run_id
+
+-- name: finish_attempt
+UPDATE cron_leader_attempt SET state = :attempt_state, finished_at = :finished_at,
+    exit_code = :exit_code, error = :error, output = :output
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND attempt = :attempt AND run_id = :run_id AND state = 'running'
+
+-- name: attempt_finished
+-- Ours is written: now, or by an earlier copy of this very statement.
+SELECT attempt FROM cron_leader_attempt
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND attempt = :attempt AND run_id = :run_id AND state = :attempt_state
+
+-- ------------------------------------------------------------------ views
+
+-- name: last_slots
+SELECT s.* FROM cron_leader_job AS j JOIN cron_leader_slot AS s ON s.job = j.job
+WHERE s.command_id = '' AND s.scheduled_for = (
+    SELECT max(m.scheduled_for) FROM cron_leader_slot AS m WHERE m.job = j.job AND m.command_id = ''
+)

@@ -1,0 +1,273 @@
+"""The ledger in one SQLite file: one machine, several processes. Never on a network file system.
+
+One worker thread owns the connection. A write is BEGIN IMMEDIATE, the guard, the statements,
+COMMIT: from BEGIN on nobody else writes, so the guard may come first. WAL and synchronous = FULL: a
+commit that was answered outlives a power cut, as far as the disk keeps its word.
+
+Not promised: progress while another process is frozen inside its transaction; that lasts until it
+wakes or is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TypeVar
+
+from cron_leader import fencing
+from cron_leader.core.model import Candidate, LedgerId, Past, Refused, Term
+from cron_leader.errors import CronLeaderError, LedgerUncertain
+from cron_leader.ledger import migrate as migrations
+from cron_leader.ledger.guarded import (
+    GuardedLedger,
+    guard_params,
+    judge_raise,
+    past_of,
+    raise_params,
+    refusal_of,
+    refusal_of_raise,
+)
+from cron_leader.ledger.sql import Dialect, Params, queries, to_text
+from cron_leader.ledger.sqlite_file import SqliteFile, is_busy, path_of, translate
+from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write
+
+T = TypeVar("T")
+
+OPEN_S = 30.0
+RAISE_S = 60.0
+"""The longest wait for another's transaction; the caller's patience is shorter."""
+
+LOOK_S = 0.1
+"""After this long of waiting for the write lock a read shows whether the ledger is alive."""
+
+RECORD_S = 1.0
+"""What the record of a refusal may take; it is worth no more."""
+
+QUEUE_S = 1.0
+"""What an operation may take beyond its patience: the worker is busy, or the disk hangs."""
+
+_QUERIES = queries(Dialect.SQLITE)
+
+
+class Patience:
+    """How long one operation waits for the write lock; ends early when nobody waits for it."""
+
+    def __init__(self, within_s: float, waiting: Callable[[], None] | None = None) -> None:
+        self.within_s = within_s
+        self.abandoned = threading.Event()
+        now = time.monotonic()
+        self._until = now + within_s
+        self._look_at = now + LOOK_S
+        self._waiting = waiting
+
+    def wait(self, connection: sqlite3.Connection, busy: sqlite3.Error) -> None:
+        """Once a try found the lock taken: return to try again, or raise `busy`."""
+        now = time.monotonic()
+        if self.abandoned.is_set() or now >= self._until:
+            raise busy
+        if self._waiting and now >= self._look_at:
+            _identity(connection)
+            self._waiting()
+            self._waiting = None
+
+
+Work = Callable[[sqlite3.Connection, Patience], T]
+
+
+class SqliteLedger(GuardedLedger):
+    """`sqlite:///relative/path.db` or `sqlite:////absolute/path.db`."""
+
+    def __init__(self, url: str) -> None:
+        self._file = SqliteFile(path_of(url))
+        self._where = self._file.path
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._closed = False
+
+    # -------------------------------------------------------------- identity
+
+    async def open(self, *, fleet: str, shards: int, migrate: bool) -> LedgerId:
+        def work(connection: sqlite3.Connection, patience: Patience) -> LedgerId:
+            version = _version(connection)
+            if not migrations.check_version(version, Dialect.SQLITE, where=self._where):
+                if not migrate:
+                    raise migrations.not_migrated(version, where=self._where)
+                _migrate(connection, patience)
+            if not _identity(connection).fleet:
+                with transaction(connection, patience):
+                    execute(connection, Step("adopt", {"fleet": fleet, "shards": shards}))
+            return _identity(connection)
+
+        found = await self._call(work, Patience(OPEN_S), create=migrate)
+        return migrations.check_owner(found, fleet=fleet, shards=shards, where=self._where)
+
+    async def identity(self) -> LedgerId:
+        return await self._call(lambda connection, _: _identity(connection), Patience(WRITE_S))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._worker, self._file.close)
+            self._worker.shutdown()
+
+    # -------------------------------------------------------------- the raise
+
+    async def raise_fence(
+        self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
+    ) -> int | Refused:
+        raise_ = Step("raise_fence", raise_params(candidate, now))
+
+        def work(connection: sqlite3.Connection, patience: Patience) -> int | Refused:
+            with transaction(connection, patience):
+                execute(connection, raise_)
+                row = execute(connection, Step("read_fence", raise_.params))[0]
+            return judge_raise(candidate, row)
+
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(waiting)
+
+        answer = await self._call(work, Patience(RAISE_S, tell))
+        if isinstance(answer, Refused):
+            await self._record(refusal_of_raise(candidate, answer, now))
+        return answer
+
+    async def read_past(self, term: Term) -> Past:
+        params = {"election": term.election}
+
+        def work(connection: sqlite3.Connection, _: Patience) -> Past:
+            planned = execute(connection, Step("planned_to", params))
+            return past_of(planned, execute(connection, Step("read_jobs", params)))
+
+        return await self._call(work, Patience(WRITE_S))
+
+    # -------------------------------------------------------------- guarded writes
+
+    async def write(self, write: Write[T]) -> T | Refused:
+        def work(connection: sqlite3.Connection, patience: Patience) -> T | Refused:
+            try:
+                return _send(connection, patience, write)
+            except sqlite3.IntegrityError:
+                if write.instead is None:
+                    raise
+                return _send(connection, patience, write.instead)
+
+        answer = await self._call(work, Patience(write.within_s))
+        if isinstance(answer, Refused):
+            await self._record(refusal_of(write, answer))
+        return answer
+
+    async def _record(self, refusal: Params) -> None:
+        """Best effort, unfenced: the one thing a deposed leader may write."""
+
+        def work(connection: sqlite3.Connection, patience: Patience) -> None:
+            with transaction(connection, patience):
+                execute(connection, Step("record_refusal", refusal))
+
+        with contextlib.suppress(CronLeaderError):
+            await self._call(work, Patience(RECORD_S))
+
+    # -------------------------------------------------------------- the worker
+
+    async def _call(self, work: Work[T], patience: Patience, *, create: bool = False) -> T:
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._worker, self._run, work, patience, create)
+        try:
+            async with asyncio.timeout(patience.within_s + QUEUE_S):
+                return await running
+        except TimeoutError:
+            raise LedgerUncertain(f"ledger {self._where}: no answer in time") from None
+        finally:
+            patience.abandoned.set()
+
+    def _run(self, work: Work[T], patience: Patience, create: bool) -> T:
+        try:
+            return work(self._file.connection(patience.wait, create=create), patience)
+        except sqlite3.Error as error:
+            raise translate(error, self._where) from error
+
+
+# ------------------------------------------------------------------ transactions, in the worker
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, patience: Patience) -> Iterator[None]:
+    """BEGIN IMMEDIATE, waited for; COMMIT at the end, ROLLBACK on any exception."""
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            break
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            patience.wait(connection, error)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _send(connection: sqlite3.Connection, patience: Patience, write: Write[T]) -> T | Refused:
+    with transaction(connection, patience):
+        held = connection.execute(fencing.SQLITE_GUARD, guard_params(write.term)).fetchone()
+        if held is None or (held["fence"], held["nonce"]) != (write.term.fence, write.term.nonce):
+            return Refused(write.what, held and held["fence"])
+        rows: Rows = ()
+        for step in write.steps:
+            rows = execute(connection, step)
+    return write.answer(rows, None)
+
+
+def execute(connection: sqlite3.Connection, step: Step) -> Rows:
+    """One statement; of a batch once a row."""
+    query = _QUERIES[step.query]
+    fixed = {name: to_text(value) for name, value in step.params.items()}
+    if step.rows is None:
+        return connection.execute(query.text, fixed).fetchall()
+    found = []
+    for row in step.rows:
+        one = dict(zip(query.columns, map(to_text, row), strict=True))
+        found += connection.execute(query.text, {**fixed, **one}).fetchall()
+    return found
+
+
+# ------------------------------------------------------------------ schema
+
+
+def _identity(connection: sqlite3.Connection) -> LedgerId:
+    return migrations.identity_of(execute(connection, Step("identity", {})))
+
+
+def _version(connection: sqlite3.Connection) -> int | None:
+    meta = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'cron_leader_meta'"
+    if connection.execute(meta).fetchone() is None:
+        return None
+    return _identity(connection).schema_version
+
+
+def _migrate(connection: sqlite3.Connection, patience: Patience) -> None:
+    """Whatever is missing, in one transaction; other nodes that start now wait for it."""
+    with transaction(connection, patience):
+        since = _version(connection) or 0
+        for script in migrations.migrations(Dialect.SQLITE, since=since):
+            for statement in _split(script):
+                connection.execute(statement)
+
+
+def _split(script: str) -> Iterator[str]:
+    """Its statements one by one: executescript() would commit behind our back."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

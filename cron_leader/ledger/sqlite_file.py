@@ -1,0 +1,151 @@
+"""One SQLite file: opened with our settings, refused if it is not ours, errors in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+
+APPLICATION_ID = int.from_bytes(b"CRLD", "big")
+
+BUSY_S = 0.02
+"""How long SQLite itself waits for a lock; longer waits are ours, so that they can be given up."""
+
+OLDEST = (3, 35, 0)
+"""The first SQLite with RETURNING."""
+
+Wait = Callable[[sqlite3.Connection, sqlite3.Error], None]
+"""Called when a lock is taken: returns to try again, or raises."""
+
+
+def path_of(url: str) -> str:
+    """The file of `sqlite:///relative` or `sqlite:////absolute`. Raises LedgerUnusable."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path or path.startswith(":memory:"):
+        raise LedgerUnusable(
+            f"ledger url {url!r}: write sqlite:///file.db or sqlite:////absolute/path/file.db"
+        )
+    return path
+
+
+class SqliteFile:
+    """The file and the one connection to it; used by one thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def connection(self, wait: Wait, *, create: bool = False) -> sqlite3.Connection:
+        """Opened on first use. Raises LedgerUnusable once the file is no longer the one opened."""
+        if self._connection is None:
+            self._connection = open_file(self.path, wait, create=create)
+            self._identity = self._on_disk()
+        elif self._on_disk() != self._identity:
+            raise LedgerUnusable(
+                f"ledger {self.path}: the file was moved, replaced or deleted while in use; "
+                "put it back and restart the node"
+            )
+        return self._connection
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+
+
+def open_file(path: str, wait: Wait, *, create: bool) -> sqlite3.Connection:
+    """A connection with our settings. Raises LedgerUnusable for a file of another program."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise LedgerUnusable(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
+    mode = "rwc" if create else "rw"
+    uri = f"file:{quote(path)}?mode={mode}"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_S)
+    connection.row_factory = _row
+    try:
+        _check_ours(connection, path)
+        _configure(connection, wait)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    (mark,) = connection.execute("PRAGMA application_id").fetchone().values()
+    filled = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    if mark != APPLICATION_ID and (mark or filled):
+        raise LedgerUnusable(
+            f"ledger {path}: this SQLite file belongs to another program; name a file of its own"
+        )
+
+
+def _configure(connection: sqlite3.Connection, wait: Wait) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            wait(connection, error)
+
+
+# ------------------------------------------------------------------ errors
+
+_PASSING = {sqlite3.SQLITE_FULL: "the disk is full: free space"}
+_FOR_A_PERSON = {
+    sqlite3.SQLITE_CANTOPEN: "create the folder, or correct [ledger] url and permissions",
+    sqlite3.SQLITE_READONLY: "make the file and its folder writable for this user",
+    sqlite3.SQLITE_PERM: "make the file and its folder readable and writable for this user",
+    sqlite3.SQLITE_AUTH: "make the file and its folder readable and writable for this user",
+    sqlite3.SQLITE_NOTADB: "this is no SQLite file; name another",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
+    sqlite3.SQLITE_ERROR: "the schema is not ours: run `cron-leader db migrate`",
+}
+_UNKNOWN_OUTCOME = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+
+def translate(error: sqlite3.Error, path: str) -> CronLeaderError:
+    """The exception to raise for what sqlite3 raised."""
+    code = _code(error)
+    text = f"ledger {path}: {error}"
+    if code in _UNKNOWN_OUTCOME:
+        return LedgerUncertain(text)
+    if cure := _PASSING.get(code):
+        return LedgerUnusable(f"{text}; {cure}", permanent=False)
+    if cure := _FOR_A_PERSON.get(code):
+        return LedgerUnusable(f"{text}; {cure}")
+    return LedgerUnusable(f"ledger {path}: unexpected error: {error}")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; -1 where the module itself complains."""
+    return getattr(error, "sqlite_errorcode", -1) & 0xFF

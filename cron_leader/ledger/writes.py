@@ -1,0 +1,287 @@
+"""What each guarded write of a term says to the database, decided without touching one.
+
+A `Write` is one transaction: its steps in order, the guard, COMMIT. Its answer is read from the
+last step, inside the transaction, and is the same for a first copy, a resend and a copy that comes
+late: no step counts the rows it changed; each write reads what stands there in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Claim,
+    DueRow,
+    Entry,
+    Finish,
+    Origin,
+    PutBack,
+    Settlement,
+    SlotKey,
+    State,
+    Taken,
+    Term,
+)
+from cron_leader.ledger.sql import Params, Value, to_time, to_time_or_none
+
+T = TypeVar("T")
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+WRITE_S = 5.0
+"""How long an ordinary write may go unanswered before its outcome is called unknown."""
+
+SETTLE_S = 60.0
+"""The same for a takeover: it may write a hundred thousand rows."""
+
+TAKEOVERS = 2
+"""How many times one at-least-once slot is taken over before it is left `abandoned`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement of queries.sql. rows: its batch, in the order of its columns."""
+
+    query: str
+    params: Params
+    rows: tuple[tuple[Value, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Generic[T]):
+    """One guarded transaction.
+
+    at: when, by our clock; for the record of a refusal.
+    answer: from the last step's rows and the database's clock (None where it is ours).
+    outcome: what a refusal's record says was lost. within_s: bound on the answer.
+    instead: what to send when a unique key says that our own earlier copy has committed.
+    """
+
+    what: str
+    term: Term
+    at: datetime
+    steps: tuple[Step, ...]
+    answer: Callable[[Rows, datetime | None], T]
+    outcome: str | None = None
+    within_s: float = WRITE_S
+    instead: Write[T] | None = None
+
+
+# ------------------------------------------------------------------ takeover
+
+
+def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
+    """The takeover: open the term, sweep, write the backlog, answer with all that waits."""
+    of_term = _of_term(term, now=settlement.now)
+    waiting = Step("waiting_slots", of_term)
+    steps = (
+        *_open_term(term, settlement),
+        *_sweep(of_term, settlement),
+        *_backlog(of_term, settlement),
+        waiting,
+    )
+    copy = Write("settle", term, settlement.now, (waiting,), _due_rows, within_s=SETTLE_S)
+    return replace(copy, steps=steps, instead=copy)
+
+
+def _open_term(term: Term, settlement: Settlement) -> Iterable[Step]:
+    params = _of_term(term, now=settlement.now) | {
+        "lease": term.lease,
+        "elected_at": term.elected_at,
+        "planned_to": settlement.planned_to,
+    }
+    yield Step("open_term", params)
+    yield Step("end_older_terms", params)
+
+
+def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
+    again = tuple((job,) for job in sorted(settlement.at_least_once))
+    yield Step("sweep_attempts", of_term)
+    yield from _batch("sweep_running_to_due", {**of_term, "takeovers": TAKEOVERS}, again)
+    yield Step("sweep_running", of_term)
+    yield Step("sweep_waiting", of_term)
+
+
+def _backlog(of_term: Params, settlement: Settlement) -> Iterable[Step]:
+    jobs = ((j.job, j.first_seen, j.effective_from, j.digest) for j in settlement.jobs)
+    gaps = ((g.job, g.first, g.last, g.slots, g.reason.value) for g in settlement.gaps)
+    yield from _batch("put_jobs", of_term, jobs)
+    yield from _batch("retire_jobs", of_term, ((job,) for job in settlement.retired))
+    yield from _entries(of_term, settlement.entries, settlement.now)
+    yield from _batch("new_gaps", of_term, gaps)
+
+
+def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
+    return tuple(
+        DueRow(
+            SlotKey(row["job"], to_time(row["scheduled_for"]), row["command_id"]),
+            row["attempt"],
+            Origin(row["origin"]),
+            to_time_or_none(row["next_at"]),
+        )
+        for row in rows
+    )
+
+
+# ------------------------------------------------------------------ claims
+
+
+def take(term: Term, batch: Batch) -> Write[Taken]:
+    """All claims and entries of one instant, and planned_to."""
+    of_term = _of_term(term, now=batch.now)
+    steps = (
+        *_claims(of_term, batch.claims),
+        *_entries(of_term, batch.entries, batch.now),
+        Step("plan_to", {**of_term, "planned_to": batch.planned_to}),
+        *_batch("claims_won", of_term, (_run(claim) for claim in batch.claims)),
+    )
+    return Write("claim", term, batch.now, steps, _taken)
+
+
+def _claims(of_term: Params, claims: Sequence[Claim]) -> Iterable[Step]:
+    new = [(*_slot(c.slot), _origin(c.slot), c.run_id) for c in claims if c.seen is None]
+    waiting = [(*_slot(c.slot), c.seen, c.run_id) for c in claims if c.seen is not None]
+    yield from _batch("pause_new", of_term, (row[:-1] for row in new))
+    yield from _batch("claim_new", of_term, new)
+    yield from _batch("pause_waiting", of_term, (row[:-1] for row in waiting))
+    yield from _batch("claim_waiting", of_term, waiting)
+    yield from _batch("new_attempts", of_term, (_run(claim) for claim in claims))
+
+
+def _taken(rows: Rows, _: datetime | None) -> Taken:
+    return Taken({row["run_id"]: row["attempt"] for row in rows})
+
+
+def _entries(of_term: Params, entries: Sequence[Entry], now: datetime) -> Iterable[Step]:
+    new = (
+        (*_slot(e.slot), e.state.value, _value(e.reason), e.origin.value, e.next_at, _end(e, now))
+        for e in entries
+        if e.seen is None
+    )
+    seen = (
+        (*_slot(e.slot), e.seen, e.state.value, _value(e.reason), e.next_at, _end(e, now))
+        for e in entries
+        if e.seen is not None
+    )
+    yield from _batch("new_entries", of_term, new)
+    yield from _batch("end_entries", of_term, seen)
+
+
+# ------------------------------------------------------------------ the end of a run, of a term
+
+
+def finish(term: Term, finish: Finish) -> Write[Applied]:
+    """The run's outcome on its slot and on its attempt."""
+    result = finish.result
+    params = _of_attempt(finish.slot, finish.attempt, finish.run_id) | {
+        "state": finish.state.value,
+        "reason": _value(finish.reason),
+        "attempt_state": finish.attempt_state.value,
+        "finished_at": result.finished_at,
+        "exit_code": result.exit_code,
+        "error": _storable(result.error),
+        "output": _storable(result.output),
+    }
+    outcome = finish.attempt_state.value
+    slot = "slot_due_again" if finish.state is State.DUE else "finish_slot"
+    return _run_write("finish", term, slot, params, at=result.finished_at, outcome=outcome)
+
+
+def put_back(term: Term, put_back: PutBack) -> Write[Applied]:
+    """The claim undone: the attempt's number stays used."""
+    params = _of_attempt(put_back.slot, put_back.attempt, put_back.run_id) | {
+        "attempt_state": State.CANCELLED.value,
+        "finished_at": put_back.now,
+        "exit_code": None,
+        "error": "not started",
+        "output": None,
+    }
+    return _run_write("put_back", term, "slot_due_again", params, at=put_back.now)
+
+
+def _run_write(
+    what: str, term: Term, slot: str, params: Params, *, at: datetime, outcome: str | None = None
+) -> Write[Applied]:
+    names = (slot, "finish_attempt", "attempt_finished")
+    steps = tuple(Step(name, params) for name in names)
+    return Write(what, term, at, steps, _applied, outcome=outcome)
+
+
+def heartbeat(term: Term, planned_to: datetime, now: datetime) -> Write[Applied]:
+    """The term lives, and has planned up to here."""
+    params = _of_term(term, now=now) | {"planned_to": planned_to}
+    return Write("heartbeat", term, now, (Step("heartbeat", params),), _applied)
+
+
+def close_term(term: Term, reason: str, now: datetime) -> Write[Applied]:
+    """The term's end, unless one is written already."""
+    params = _of_term(term, now=now) | {"reason": reason}
+    names = ("close_term", "term_closed")
+    return Write("close_term", term, now, tuple(Step(n, params) for n in names), _applied)
+
+
+def _applied(rows: Rows, ledger_now: datetime | None) -> Applied:
+    return Applied(changed=bool(rows), ledger_now=ledger_now)
+
+
+# ------------------------------------------------------------------ pieces
+
+
+def _batch(query: str, params: Params, rows: Iterable[tuple[Value, ...]]) -> Iterable[Step]:
+    """The step, if there are rows; sorted, so that two copies lock in the same order."""
+    if found := tuple(sorted(rows, key=lambda row: tuple(str(v) for v in row[:3]))):
+        yield Step(query, params, found)
+
+
+def _of_term(term: Term, *, now: datetime) -> dict[str, Value]:
+    return {
+        "election": term.election,
+        "fence": term.fence,
+        "nonce": term.nonce,
+        "node": term.node,
+        "now": now,
+    }
+
+
+def _of_attempt(slot: SlotKey, attempt: int, run_id: str) -> dict[str, Value]:
+    job, scheduled_for, command_id = _slot(slot)
+    return {
+        "job": job,
+        "scheduled_for": scheduled_for,
+        "command_id": command_id,
+        "attempt": attempt,
+        "run_id": run_id,
+    }
+
+
+def _slot(slot: SlotKey) -> tuple[str, datetime, str]:
+    return slot.job, slot.scheduled_for, slot.command_id
+
+
+def _run(claim: Claim) -> tuple[Value, ...]:
+    return (*_slot(claim.slot), claim.run_id)
+
+
+def _origin(slot: SlotKey) -> str:
+    return (Origin.MANUAL if slot.command_id else Origin.SCHEDULE).value
+
+
+def _end(entry: Entry, now: datetime) -> datetime | None:
+    return None if entry.state is State.DUE else now
+
+
+def _value(reason: State | Origin | Any) -> str | None:
+    return None if reason is None else str(reason.value)
+
+
+def _storable(text: str | None) -> str | None:
+    """Job output as any database takes it: no NUL, no lone surrogates."""
+    if text is None:
+        return None
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
