@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ async def start(place: Place, times: int, *, name: str, target_ms: float) -> Fig
             await nodes.start("a")
             opened = await nodes.leader(since=began, within_s=PATIENCE_S)
             samples.append(_ms(opened.at - began))
-            nodes.ask_to_stop("a")
+            nodes.signal("a", signal.SIGTERM)
             await nodes.ended("a")
     took = median(samples[1:])
     beside = ratio(took, bare.first_call(place.endpoint, times), "a bare grpc.aio call")
@@ -50,7 +51,7 @@ async def handover(place: Place, times: int) -> Figure:
     async with fleet(place, [EVERY_MINUTE]) as nodes:
         lead = await _both(nodes)
         for _ in range(times):
-            asked = nodes.ask_to_stop(lead.node)
+            asked = nodes.signal(lead.node, signal.SIGTERM)
             new = await nodes.leader(since=asked, within_s=PATIENCE_S)
             samples.append(_ms(new.at - asked))
             await nodes.ended(lead.node)
@@ -101,7 +102,7 @@ async def alignment(place: Place, minutes: float) -> list[Figure]:
     async with fleet(place, [EVERY_SECOND, EVERY_MINUTE]) as nodes:
         lead = await _both(nodes)
         await asyncio.sleep(minutes * 60)
-        asked = nodes.ask_to_stop(lead.node)
+        asked = nodes.signal(lead.node, signal.SIGTERM)
         new = await nodes.leader(since=asked, within_s=PATIENCE_S)
         await asyncio.sleep(minutes * 60)
         return [

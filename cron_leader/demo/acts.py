@@ -7,6 +7,7 @@ leader: its gate closing or its last run ending, whichever came later; the signa
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -83,7 +84,7 @@ async def resignation(stage: Stage) -> Act:
     """SIGTERM: runs end, the post is handed over, the node exits 0."""
     old, fleet = stage.leader, stage.fleet
     await _between_slots()
-    asked = fleet.ask_to_stop(old)
+    asked = fleet.signal(old, signal.SIGTERM)
     new = await fleet.leader(since=asked, within_s=PATIENCE_S)
     code = await fleet.ended(old)
     freed = _last_act(fleet, old, stage.fence, asked)

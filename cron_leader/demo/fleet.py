@@ -100,11 +100,14 @@ class Node:
 
 
 class Fleet:
-    """Nodes of one configuration file; `timeline` is what they said, over all restarts."""
+    """Nodes of one configuration file; `timeline` is what they said, over all restarts.
+
+    environ None: ours, less what was set for another fleet.
+    """
 
     def __init__(self, config: Path, *, environ: Mapping[str, str] | None = None) -> None:
         self._config = config
-        self._environ = _clean(os.environ if environ is None else environ)
+        self._environ = _clean(os.environ) if environ is None else environ
         self._nodes: dict[str, Node] = {}
         self.timeline = Timeline()
 
@@ -194,10 +197,10 @@ class Fleet:
         """The gate.opened event of the first node to lead at or after `since`."""
         return await self.timeline.first("gate.opened", since=since, within_s=within_s)
 
-    def ask_to_stop(self, name: str) -> datetime:
-        """SIGTERM to the node; the instant."""
+    def signal(self, name: str, sig: signal.Signals) -> datetime:
+        """To the node's supervisor, as a terminal or systemd would; the instant."""
         at = datetime.now(UTC)
-        processes.send(self._nodes[name].process.pid, signal.SIGTERM)
+        processes.send(self._nodes[name].process.pid, sig)
         return at
 
     def kill_daemon(self, name: str) -> datetime:
@@ -227,7 +230,7 @@ class Fleet:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Nothing set for another fleet may reach this one."""
+    """A NODE_ID or an endpoint that somebody exported is for another fleet."""
     return {k: v for k, v in environ.items() if k != "NODE_ID" and not k.startswith("CRON_LEADER_")}
 
 
