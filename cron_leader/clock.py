@@ -108,7 +108,7 @@ class _TimerFd:
         if self._fd < 0:
             return
         at_ns = _NEVER_NS if at_ns is None else max(at_ns, 1)  # zero would disarm it
-        self._spec[2:] = divmod(at_ns, 1_000_000_000)
+        self._spec[2:] = list(divmod(at_ns, 1_000_000_000))
         absolute_and_cancelled_on_set = 1 | 2
         while self._libc.timerfd_settime(self._fd, absolute_and_cancelled_on_set, self._spec, None):
             if self._errno() != errno.ECANCELED:

@@ -36,19 +36,20 @@ GRPC_STATUS = (b"grpc-status", bytes.fromhex("9acac8b21234da8f"))
 
 def start_revoker(endpoint: str, lease: Lease, until_ns: int) -> int:
     """A child that revokes through one endpoint and exits 0 once the lease is gone."""
+    parent = os.getpid()
     if pid := os.fork():
         return pid
     code = 1
     try:
         default_signals()
-        code = 0 if revoke(endpoint, lease, until_ns) else 1
+        code = 0 if revoke(endpoint, lease, until_ns, for_pid=parent) else 1
     finally:
         os._exit(code)
 
 
-def revoke(endpoint: str, lease: Lease, until_ns: int) -> bool:
-    """Ask until there is an answer; whether the lease is gone."""
-    while boot_ns() < until_ns:
+def revoke(endpoint: str, lease: Lease, until_ns: int, *, for_pid: int) -> bool:
+    """Ask until there is an answer, or nobody who waits for it; whether the lease is gone."""
+    while boot_ns() < until_ns and os.getppid() == for_pid:
         status = try_revoke(endpoint, lease)
         if status in (OK, NOT_FOUND):
             return True
