@@ -272,6 +272,19 @@ def progress_after_the_heal(story: Story) -> Finding:
     return _yes(progress_after_the_heal, f"{len(ticks)} ticks; {blow.node} is in line again")
 
 
+def no_node_fell(story: Story) -> Finding:
+    """Every node lived until it was asked to stop, and then left with status 0."""
+    asked = next((op.at_ns for op in story.ops if op.f == "stopping"), None)
+    exits = list(story.events("exit"))
+    if asked is None or not exits:
+        return _unknown(no_node_fell, "the nodes were never asked to stop")
+    for left in exits:
+        if left.at_ns < asked or left.value["status"] != 0:
+            when = "before it was asked to" if left.at_ns < asked else "when asked to"
+            return _no(no_node_fell, f"{left.process} exited {when}: {left.value['status']}")
+    return _yes(no_node_fell, f"{len(exits)} nodes left when asked to, with status 0")
+
+
 # ------------------------------------------------------------------ is the experiment sound?
 
 
@@ -305,6 +318,7 @@ ALWAYS: tuple[Check, ...] = (
     lost_runs_ended_in_time,
     successor_ticks_in_time,
     progress_after_the_heal,
+    no_node_fell,
 )
 
 

@@ -103,9 +103,14 @@ class Stage:
     def _see(
         self, what: str, wanted: Callable[[Op], bool], *, within_s: float = SETTLE_S, count: int = 1
     ) -> Op:
-        seen = self.history.wait(wanted, within_s=within_s, count=count)
+        """It must come for the scenario to go on; a node that exits instead ends the waiting."""
+        seen = self.history.wait(
+            lambda op: wanted(op) or _is(op, Source.NODE, "exit"), within_s=within_s, count=count
+        )
         if seen is None:
             raise NotSteady(f"not seen within {within_s:.0f} s: {what}")
+        if seen.f == "exit":
+            raise NotSteady(f"node {seen.process} exited with status {seen.value['status']}")
         return seen
 
     def _nemesis(self, f: str, kind: Type, value: Mapping[str, object]) -> int:
@@ -225,6 +230,7 @@ def _play(order: Order, history: History, clock: OneClock) -> tuple[Finding, ...
     try:
         with Netns(Setting(order.out, TTL_S, launch), history, clock) as world:
             SCENARIOS[order.scenario].play(Stage(world), order.variant)
+            history.add(Op(clock.now_ns(), Source.PLAN, "harness", "stopping"))
             world.stop_nodes(last=_leader(history))
     except (NotHere, NotSteady, OSError) as error:
         return (Finding("played_to_the_end", Verdict.UNKNOWN, str(error)),)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from types import FrameType
 
 INSIDE = "CHAOS_CONTAINED"
-LEAVE_S = 15.0
 TOOLS = ("unshare", "nsenter", "setpriv", "ip", "iptables", "mount")
 _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -39,8 +38,10 @@ def contained() -> bool:
 
 
 def enter(argv: Sequence[str]) -> int:
-    """Run argv inside new namespaces to its end; its exit status. SIGINT and SIGTERM ask it to
-    leave cleanly, LEAVE_S later it is ended."""
+    """Run argv inside new namespaces to its end; its exit status.
+
+    On SIGINT or SIGTERM everything inside is killed and SystemExit(128 + signal) raised.
+    """
     inside = subprocess.Popen(
         # If we die, unshare does; if unshare dies, pid 1 inside does, and with it everything.
         ["setpriv", "--pdeathsig", "KILL", *_UNSHARE, *argv],
@@ -48,10 +49,8 @@ def enter(argv: Sequence[str]) -> int:
         start_new_session=True,
     )
 
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        os.killpg(inside.pid, signal.SIGINT)
-        signal.signal(signal.SIGALRM, lambda *_: inside.kill())
-        signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
@@ -59,12 +58,11 @@ def enter(argv: Sequence[str]) -> int:
         return inside.wait()
     finally:
         inside.kill()
+        inside.wait()
 
 
 def prepare() -> None:
-    """Once, inside: the private /run that `ip netns` and iptables write to, and loopback. SIGINT
-    raises KeyboardInterrupt even where a shell started us in the background with it ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Once, inside: the private /run that `ip netns` and iptables write to, and loopback."""
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     for folder in ("/run/netns", "/run/lock"):
         os.mkdir(folder)

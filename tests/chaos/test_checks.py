@@ -92,6 +92,14 @@ def drifted(by_s: float) -> Op:
     return op(99, Source.PLAN, "harness", "drift", drift_ns=round(by_s * SECOND_NS))
 
 
+def stopping(at_s: float) -> Op:
+    return op(at_s, Source.PLAN, "harness", "stopping")
+
+
+def left(at_s: float, name: str, *, status: int = 0) -> Op:
+    return node(at_s, name, "exit", status=status)
+
+
 def blow(began_s: float = 10, healed_s: float = 17, packets: int = 9) -> tuple[Op, ...]:
     hit = {"fault": "cut", "node": "a", "fence": OLD}
     asked = Op(round(began_s * SECOND_NS), Source.NEMESIS, "nemesis", "inject", Type.INVOKE, hit)
@@ -157,7 +165,7 @@ CASES: list[tuple[Check, Verdict, tuple[Op, ...]]] = [
     (  # an exit takes the gate with it
         checks.never_two_gates,
         Verdict.YES,
-        (opened(1, "a", OLD), node(5, "a", "exit", status=0), opened(6, "b", NEW)),
+        (opened(1, "a", OLD), left(5, "a"), opened(6, "b", NEW)),
     ),
     (  # the first of three is still open when the third opens
         checks.never_two_gates,
@@ -260,6 +268,10 @@ CASES: list[tuple[Check, Verdict, tuple[Op, ...]]] = [
         (*blow(), key(1, "a", "put"), *(started(18 + i, "b", NEW) for i in range(3))),
     ),
     (checks.progress_after_the_heal, Verdict.UNKNOWN, ()),
+    (checks.no_node_fell, Verdict.YES, (stopping(20), left(21, "a"), left(22, "b"))),
+    (checks.no_node_fell, Verdict.NO, (left(19, "a"), stopping(20), left(22, "b"))),
+    (checks.no_node_fell, Verdict.NO, (stopping(20), left(21, "a"), left(22, "b", status=-9))),
+    (checks.no_node_fell, Verdict.UNKNOWN, (left(19, "a"),)),
     (checks.fault_bit, Verdict.YES, blow()),
     (checks.fault_bit, Verdict.UNKNOWN, blow(packets=0)),
     (checks.fault_bit, Verdict.UNKNOWN, blow()[:2]),
