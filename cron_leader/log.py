@@ -58,7 +58,7 @@ def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def set_title(stream: TextIO, title: str) -> None:
     """Name the terminal's window or tab (OSC 2); nothing if the stream is no terminal."""
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        _write(stream, f"\x1b]2;{_plain(title)}\x07", end="")
+        _write(stream, f"\x1b]2;{printable(title)}\x07", end="")
 
 
 def _shown(line: Line, level: str) -> bool:
@@ -126,7 +126,7 @@ def _sentence(event: str, line: Line) -> tuple[str, set[str]]:
     used = {part.partition("}")[0] for part in template.split("{")[1:]}
     if any(line.get(key) is None for key in used):
         return "", set()
-    return template.format(**{key: _plain(str(line[key])) for key in used}), used
+    return template.format(**{key: printable(str(line[key])) for key in used}), used
 
 
 def _tone(line: Line) -> str:
@@ -145,11 +145,11 @@ def _value(key: str, value: object) -> str:
     if key == "lease" and isinstance(value, int):
         return f"{value:x}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    plain = _plain(text)
+    plain = printable(text)
     return json.dumps(plain, ensure_ascii=False) if " " in plain or not plain else plain
 
 
-def _plain(text: str) -> str:
+def printable(text: str) -> str:
     """On one line and without control characters: a job's error must not steer the terminal."""
     if text.isprintable():
         return text

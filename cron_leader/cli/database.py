@@ -45,7 +45,7 @@ def migrate(
             }
         )
     else:
-        output.console().print(
+        print(
             f"ledger {identity.ledger_id} of fleet {identity.fleet}: "
             f"schema {identity.schema_version}, up to date"
         )

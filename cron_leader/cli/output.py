@@ -18,10 +18,11 @@ from cron_leader.errors import (
     LedgerUncertain,
     LedgerUnusable,
 )
+from cron_leader.log import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
 
 class Exit(IntEnum):
@@ -47,12 +48,12 @@ def exit_code(error: CronLeaderError) -> Exit:
 def complain(text: str) -> None:
     """Each line of the text on stderr, after "error: "."""
     for line in text.splitlines() or [""]:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {printable(line)}", file=sys.stderr)
 
 
 def note(text: str) -> None:
     """A remark that is not the command's output, on stderr."""
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def console() -> Console:
@@ -63,15 +64,28 @@ def console() -> Console:
     return Console(highlight=False, width=200 if wide else None)
 
 
-def table(*columns: str) -> Table:
-    """A borderless table; a column ending in ">" is aligned right."""
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Text of plain parts and (part, style) pairs; nothing in it is read as markup."""
+    from rich.text import Text
+
+    plain = (
+        printable(part) if isinstance(part, str) else (printable(part[0]), part[1])
+        for part in parts
+    )
+    return Text.assemble(*plain)
+
+
+def columns(rows: Sequence[Sequence[str | Text]], *titles: str) -> None:
+    """Print rows under titles, without borders; a title ending in ">" is aligned right."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        justify: Any = "right" if column.endswith(">") else "left"
-        made.add_column(column.removesuffix(">"), justify=justify, overflow="fold")
-    return made
+    for title in titles:
+        justify: Any = "right" if title.endswith(">") else "left"
+        made.add_column(title.removesuffix(">"), justify=justify, overflow="fold")
+    for row in rows:
+        made.add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in row))
+    console().print(made)
 
 
 def print_json(value: object) -> None:
@@ -123,11 +137,3 @@ def one_line(text: str, most: int = 80) -> str:
     """The first line of a text, cut to fit."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def columns(rows: Sequence[Sequence[str]], *titles: str) -> None:
-    """Print rows under titles."""
-    made = table(*titles)
-    for row in rows:
-        made.add_row(*row)
-    console().print(made)

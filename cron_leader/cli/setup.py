@@ -93,7 +93,7 @@ def init(
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    output.console().print(f"wrote {path}; next: cron-leader check, then NODE_ID=a cron-leader run")
+    print(f"wrote {path}; next: cron-leader check, then NODE_ID=a cron-leader run")
 
 
 def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
@@ -117,7 +117,7 @@ def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
     else:
         output.note("no jobs: add a [[job]] table, or [jobs] modules")
     count = len(loaded.jobs)
-    output.console().print(f"{place(loaded)}: ok, {count} job{'s' if count != 1 else ''}")
+    print(f"{place(loaded)}: ok, {count} job{'s' if count != 1 else ''}")
 
 
 def with_code_jobs(config: Config) -> Config:

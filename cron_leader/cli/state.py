@@ -1,2 +1,270 @@
-def status() -> None: ...
-def history() -> None: ...
+"""`status`: who leads and what is next; `history`: what became of each slot, newest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from cron_leader import config as configuration
+from cron_leader.cli import output, setup
+from cron_leader.cli.lookup import LedgerView, look, reader_of
+from cron_leader.config import Config
+from cron_leader.core.model import State
+from cron_leader.etcd.survey import Standing, Survey
+from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow, TermRow
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Fact = Mapping[str, Any]
+Row: TypeAlias = "tuple[str | Text, ...]"
+
+COLORS = {
+    State.SUCCEEDED: "green",
+    State.RUNNING: "cyan",
+    State.DUE: "cyan",
+    State.RETRYING: "cyan",
+    State.SKIPPED: "yellow",
+    State.MISSED: "yellow",
+    State.CANCELLED: "yellow",
+}
+
+
+# ------------------------------------------------------------------ status
+
+
+def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> int:
+    """Show who leads, who is in line, and the last and next slot of each job."""
+    loaded = setup.with_code_jobs(configuration.load(config, environ=os.environ))
+    found = look(loaded)
+    facts = _status(loaded, found.etcd, found.ledger, datetime.now(UTC))
+    if as_json:
+        output.print_json({**facts, "errors": [str(error) for error in found.errors]})
+    else:
+        _show_status(facts, datetime.now(UTC))
+    for error in found.errors:
+        output.complain(str(error))
+    return max((output.exit_code(error) for error in found.errors), default=output.Exit.OK)
+
+
+def _status(
+    config: Config, etcd: Survey | None, ledger: LedgerView | None, now: datetime
+) -> dict[str, Any]:
+    """What --json prints; a key whose source is unreachable is null."""
+    term = ledger.term if ledger else None
+    return {
+        "fleet": config.fleet,
+        "election": config.election,
+        "ledger_id": ledger.ledger_id if ledger else None,
+        "leader": _leader(etcd, term),
+        "nodes": None if etcd is None else _nodes(etcd),
+        "jobs": _jobs(config, ledger, now),
+    }
+
+
+def _leader(etcd: Survey | None, term: TermRow | None) -> Fact | None:
+    """The first in line, and its term if the ledger has one of that lease.
+
+    With etcd out of sight: the ledger's newest term, if it has not ended.
+    """
+    if etcd is None:
+        return _term(term) if term and term.ended_at is None else None
+    if not etcd.candidates:
+        return None
+    first = etcd.candidates[0]
+    if term is not None and term.lease == first.lease and term.ended_at is None:
+        return _term(term)
+    return {"node": first.node, "lease": f"{first.lease:x}", "fence": None, "since": None}
+
+
+def _term(term: TermRow) -> Fact:
+    return {
+        "node": term.node,
+        "lease": f"{term.lease:x}",
+        "fence": term.fence,
+        "since": term.elected_at,
+        "heartbeat": term.heartbeat_at,
+        "planned_to": term.planned_to,
+    }
+
+
+def _nodes(etcd: Survey) -> list[Fact]:
+    """In order of succession; then those that are not in line."""
+    about = {node.lease: node for node in etcd.nodes}
+    in_line = {standing.lease for standing in etcd.candidates}
+    candidates = [
+        {**_candidate(standing), "version": version, "config": digest}
+        for standing in etcd.candidates
+        for version, digest in [_said(about.get(standing.lease))]
+    ]
+    others = [
+        {"node": node.node, "lease": f"{node.lease:x}", "pid": None, "in_line_since": None}
+        | {"version": node.version, "config": node.digest}
+        for node in etcd.nodes
+        if node.lease not in in_line
+    ]
+    return [*candidates, *others]
+
+
+def _candidate(standing: Standing) -> Fact:
+    return {
+        "node": standing.node,
+        "lease": f"{standing.lease:x}",
+        "pid": standing.pid,
+        "in_line_since": standing.started_at,
+    }
+
+
+def _said(node: Any) -> tuple[str | None, str | None]:
+    return (node.version, node.digest) if node else (None, None)
+
+
+def _jobs(config: Config, ledger: LedgerView | None, now: datetime) -> list[Fact]:
+    last = ledger.last if ledger else {}
+    return [
+        {
+            "job": job.name,
+            "last": _slot(last[job.name]) if job.name in last else None,
+            "next": job.schedule.next_after(now),
+        }
+        for job in config.jobs
+    ]
+
+
+def _show_status(facts: Mapping[str, Any], now: datetime) -> None:
+    output.console().print(_headline(facts, now))
+    if facts["nodes"]:
+        print()
+        rows = [_node_row(place, fact) for place, fact in enumerate(facts["nodes"], start=1)]
+        output.columns(rows, "in line>", "node", "lease", "pid>", "version")
+    if facts["jobs"]:
+        print()
+        rows = [_job_row(fact, now) for fact in facts["jobs"]]
+        output.columns(rows, "job", "last slot", "state", "next slot")
+
+
+def _headline(facts: Mapping[str, Any], now: datetime) -> Text:
+    leader, fleet = facts["leader"], (facts["fleet"], "bold")
+    if leader is None:
+        nobody = "nobody leads" if facts["nodes"] is not None else "who leads is not known"
+        return output.styled("fleet ", fleet, ": ", (nobody, "yellow"))
+    if leader["fence"] is None:
+        elected = (f"{leader['node']} is elected", "yellow")
+        return output.styled(
+            "fleet ", fleet, ": ", elected, f", lease {leader['lease']}, no term yet"
+        )
+    verb = "leads" if facts["nodes"] is not None else "leads, by the ledger's last word"
+    return output.styled(
+        *("fleet ", fleet, ": ", (f"{leader['node']} {verb}", "green")),
+        f", fence {leader['fence']}, lease {leader['lease']}, ",
+        f"since {output.when(leader['since'], now=now)}",
+    )
+
+
+def _node_row(place: int, fact: Fact) -> Row:
+    pid = str(fact["pid"] or "-")
+    return (str(place), fact["node"], fact["lease"], pid, fact["version"] or "-")
+
+
+def _job_row(fact: Fact, now: datetime) -> Row:
+    last = fact["last"]
+    state = _painted(last["state"], last["reason"]) if last else "-"
+    return (
+        fact["job"],
+        output.when(last["scheduled_for"]) if last else "-",
+        state,
+        output.when(fact["next"], now=now),
+    )
+
+
+# ------------------------------------------------------------------ history
+
+
+def history(
+    config: setup.ConfigPath = None,
+    job: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    count: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many rows.")] = 20,
+    as_json: setup.AsJson = False,
+) -> None:
+    """Show what became of the slots, newest first; a stretch of missed ones is one row."""
+    loaded = configuration.load(config, environ=os.environ)
+    with reader_of(loaded) as reader:
+        facts = _history(reader, job, count)
+    if as_json:
+        output.print_json(facts)
+    elif facts:
+        rows = [_history_row(fact) for fact in facts]
+        titles = ("slot", "job", "state", "node", "fence>", "attempt>", "took>", "error")
+        output.columns(rows, *titles)
+    else:
+        output.note(f"no slots{f' of {job}' if job else ''} yet")
+
+
+def _history(reader: Reader, job: str | None, count: int) -> list[Fact]:
+    slots = reader.slots(job=job, limit=count)
+    gaps = reader.gaps(job=job, limit=count)
+    errors = _errors(reader.attempts(job=job, limit=4 * count))
+    facts: list[Fact] = [_slot(slot) | {"error": errors.get(slot.run_id)} for slot in slots]
+    facts += [_gap(gap) for gap in gaps]
+    return sorted(facts, key=lambda fact: fact["scheduled_for"], reverse=True)[:count]
+
+
+def _errors(attempts: Sequence[AttemptRow]) -> Mapping[str | None, str | None]:
+    return {attempt.run_id: attempt.error for attempt in attempts}
+
+
+def _slot(slot: SlotRow) -> dict[str, Any]:
+    took = slot.finished_at - slot.started_at if slot.started_at and slot.finished_at else None
+    return {
+        "job": slot.job,
+        "scheduled_for": slot.scheduled_for,
+        "slots": 1,
+        "state": slot.state,
+        "reason": slot.reason,
+        "origin": slot.origin,
+        "node": slot.node,
+        "fence": slot.fence,
+        "attempt": slot.attempt,
+        "started_at": slot.started_at,
+        "finished_at": slot.finished_at,
+        "duration_ms": took and round(took.total_seconds() * 1000),
+    }
+
+
+def _gap(gap: GapRow) -> dict[str, Any]:
+    return {
+        "job": gap.job,
+        "scheduled_for": gap.last,
+        "first": gap.first,
+        "slots": gap.slots,
+        "state": gap.state,
+        "reason": gap.reason,
+        "fence": gap.fence,
+    }
+
+
+def _history_row(fact: Fact) -> Row:
+    """A row of the table; a gap says its stretch where a slot says its error."""
+    took = fact.get("duration_ms")
+    text = fact.get("error") or ""
+    if fact["slots"] > 1:
+        text = f"{fact['slots']} slots from {output.when(fact['first'])}"
+    return (
+        output.when(fact["scheduled_for"]),
+        fact["job"],
+        _painted(fact["state"], fact["reason"]),
+        fact.get("node", ""),
+        str(fact["fence"]),
+        str(fact.get("attempt", "")),
+        "" if took is None else output.span(took / 1000),
+        output.one_line(text, 60),
+    )
+
+
+def _painted(state: str, reason: str | None) -> Text:
+    color = COLORS.get(State(state), "red")
+    return output.styled((state, color), f" ({reason})" if reason else "")

@@ -1,0 +1,80 @@
+"""What etcd and the ledger say of a fleet, each asked for itself: one may be out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cron_leader.clock import SystemClock
+from cron_leader.config import Config
+from cron_leader.errors import CronLeaderError, LedgerUncertain
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.survey import Survey, survey
+from cron_leader.ledger.views import Reader, SlotRow, TermRow, open_reader
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """term: the newest one of the election, ended or not. last: the newest slot of each job."""
+
+    ledger_id: str
+    term: TermRow | None
+    last: Mapping[str, SlotRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """None where there is an error instead."""
+
+    etcd: Survey | None
+    ledger: LedgerView | None
+    errors: tuple[CronLeaderError, ...]
+
+
+def look(config: Config) -> Found:
+    """Ask both; never raises for one that does not answer."""
+    errors: list[CronLeaderError] = []
+    etcd: Survey | None = None
+    ledger: LedgerView | None = None
+    try:
+        etcd = asyncio.run(_survey(config))
+    except CronLeaderError as error:
+        errors.append(error)
+    try:
+        ledger = _read_ledger(config)
+    except CronLeaderError as error:
+        errors.append(error)
+    return Found(etcd, ledger, tuple(errors))
+
+
+def reader_of(config: Config) -> Reader:
+    """Open the ledger for reading. Raises LedgerUncertain, LedgerUnusable."""
+    url = config.ledger.url
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        raise LedgerUncertain(
+            f"ledger {url.removeprefix('sqlite:///')}: not there yet; the first node makes it "
+            "(`cron-leader run`), or `cron-leader db migrate`"
+        )
+    return open_reader(url)
+
+
+async def _survey(config: Config) -> Survey:
+    etcd = Etcd(config.etcd, clock=SystemClock(), emit=_silent)
+    try:
+        return await survey(etcd, config.prefix, config.fleet, shard=0)
+    finally:
+        await etcd.aclose()
+
+
+def _silent(event: str, **fields: object) -> None:
+    """A one-shot command says errors in its own words."""
+
+
+def _read_ledger(config: Config) -> LedgerView:
+    with reader_of(config) as reader:
+        terms = reader.terms(config.election, limit=1)
+        return LedgerView(
+            reader.identity().ledger_id, terms[0] if terms else None, reader.last_slots()
+        )
