@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from bench.figures import Figure, Skipped
 from bench.setups import Place
 from cron_leader.errors import CronLeaderError
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from tests import pg_kit
 
 Measured = Figure | Skipped
 
@@ -51,7 +52,7 @@ class Bench:
 
     async def start_postgres(self) -> Sequence[Measured]:
         name = "exec -> gate open, Postgres"
-        async with _postgres() as url:
+        with _postgres() as url:
             if url is None:
                 return [Skipped(name, "no Postgres binaries found")]
             place = self._place("start-postgres", ledger=url)
@@ -82,10 +83,15 @@ class Bench:
         return Place(name, folder, self._endpoint, ledger or "sqlite:///ledger.db")
 
 
-@contextlib.asynccontextmanager
-async def _postgres() -> AsyncIterator[str | None]:
+@contextlib.contextmanager
+def _postgres() -> Iterator[str | None]:
     """URL of an empty throw-away database; None if there are no binaries."""
-    yield None
+    found = pg_kit.installed()
+    if not found:
+        yield None
+        return
+    with pg_kit.postgres(found[max(found)], durable=True) as server, server.database() as url:
+        yield url
 
 
 async def run(options: argparse.Namespace) -> int:

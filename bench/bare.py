@@ -12,10 +12,10 @@ from bench.figures import median
 _CALL = """
 import asyncio, sys
 import grpc
-from cron_leader.etcd.stubs import rpc_pb2, rpc_pb2_grpc
+from cron_leader.etcd.stubs import rpc
 async def main():
     async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
-        await rpc_pb2_grpc.KVStub(channel).Range(rpc_pb2.RangeRequest(key=b"x"))
+        await rpc.KVStub(channel).Range(rpc.RangeRequest(key=b"x"))
 asyncio.run(main())
 """
 
