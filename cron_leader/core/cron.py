@@ -55,18 +55,18 @@ class CronFields:
     months: frozenset[int] = field(repr=False)
     falls_on: Callable[[date], bool] = field(repr=False)
 
-    def after(self, local: datetime) -> datetime | None:
-        """The first match strictly after a local time, if there is one within the horizon."""
+    def after(self, local: datetime) -> datetime:
+        """The first match strictly after a local time; OverflowError if there is none."""
         day = self._day(local.date(), +1)
         if day == local.date():
             index = bisect_right(self.minutes, _minute(local))
             if index < len(self.minutes):
                 return _local(day, self.minutes[index])
             day = self._day(day + _DAY, +1)
-        return None if day is None else _local(day, self.minutes[0])
+        return _local(day, self.minutes[0])
 
-    def before(self, local: datetime) -> datetime | None:
-        """The last match strictly before a local time, if there is one within the horizon."""
+    def before(self, local: datetime) -> datetime:
+        """The last match strictly before a local time; OverflowError if there is none."""
         last = local - timedelta.resolution
         day = self._day(last.date(), -1)
         if day == last.date():
@@ -74,7 +74,7 @@ class CronFields:
             if index > 0:
                 return _local(day, self.minutes[index - 1])
             day = self._day(day - _DAY, -1)
-        return None if day is None else _local(day, self.minutes[-1])
+        return _local(day, self.minutes[-1])
 
     def count(self, after: datetime, upto: datetime) -> int:
         """How many matches lie in (after, upto]; takes time by the day, not by the match."""
@@ -90,8 +90,11 @@ class CronFields:
     def _matches(self, day: date) -> bool:
         return day.month in self.months and self.falls_on(day)
 
-    def _day(self, day: date, step: int) -> date | None:
-        """The nearest matching day from `day` on, forwards (+1) or backwards (-1)."""
+    def _day(self, day: date, step: int) -> date:
+        """The nearest matching day from `day` on, forwards (+1) or backwards (-1).
+
+        Beyond the horizon is as beyond the calendar: OverflowError.
+        """
         end = day.year + step * HORIZON_YEARS
         while day.year != end:
             if day.month not in self.months:
@@ -100,7 +103,7 @@ class CronFields:
                 return day
             else:
                 day += step * _DAY
-        return None
+        raise OverflowError(f"{self.text}: no match within {HORIZON_YEARS} years")
 
 
 @lru_cache(maxsize=4096)
@@ -123,8 +126,10 @@ def read_cron(expression: str) -> CronFields:
         months=frozenset(sim.months),
         falls_on=sim.match_day,
     )
-    if fields.after(_SOME_DAY) is None:
-        raise _never(texts)
+    try:
+        fields.after(_SOME_DAY)
+    except OverflowError:
+        raise _never(texts) from None
     return fields
 
 

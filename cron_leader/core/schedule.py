@@ -165,28 +165,22 @@ def _prev_before(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime | 
 # ------------------------------------------------------------------ fixed times
 
 
-def _fixed_after(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime | None:
+def _fixed_after(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime:
     # `_instant` never falls as local times rise, so the first one that passes t is the next slot.
     local = fields.after(_local(zone, t))
-    while local is not None:
-        at = _instant(zone, local)
-        if at > t:
-            return at
+    while (at := _instant(zone, local)) <= t:
         local = fields.after(local)
-    return None
+    return at
 
 
-def _fixed_before(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime | None:
+def _fixed_before(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime:
     # In the second half of a repeated hour, times still to come on the clock have had their slot:
     # start from what the clock would show, had it not been set back.
     first_half = t.astimezone(zone).replace(fold=0)
     local = fields.before(_shifted(t, _utcoffset(first_half)))
-    while local is not None:
-        at = _instant(zone, local)
-        if at < t:
-            return at
+    while (at := _instant(zone, local)) >= t:
         local = fields.before(local)
-    return None
+    return at
 
 
 def _fixed_count(fields: CronFields, zone: ZoneInfo, first: datetime, last: datetime) -> int:
@@ -218,10 +212,7 @@ def _elapsed_after(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime 
     start, end = t + _TICK, t + _HORIZON
     while start < end:
         offset = _offset(zone, start)
-        local = fields.after(_shifted(start, offset) - _TICK)
-        if local is None:
-            return None
-        at = _unshifted(local, offset)
+        at = _unshifted(fields.after(_shifted(start, offset) - _TICK), offset)
         change = next(iter(_changes_between(zone, start, at)), None)
         if change is None:
             return at
@@ -233,10 +224,7 @@ def _elapsed_before(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime
     start, end = t - _TICK, t - _HORIZON
     while start > end:
         offset = _offset(zone, start)
-        local = fields.before(_shifted(start, offset) + _TICK)
-        if local is None:
-            return None
-        at = _unshifted(local, offset)
+        at = _unshifted(fields.before(_shifted(start, offset) + _TICK), offset)
         change = next(reversed(_changes_between(zone, at, start)), None)
         if change is None:
             return at
@@ -281,12 +269,14 @@ def _changes_between(zone: ZoneInfo, after: datetime, upto: datetime) -> tuple[d
 @lru_cache(maxsize=4096)
 def _changes(zone: ZoneInfo, block: int) -> tuple[datetime, ...]:
     """The changes within one block of days; zoneinfo does not list them, so they are sought."""
-    starts = (EPOCH + block * _BLOCK + n * _STRIDE for n in range(_STRIDES))
-    return tuple(
-        _change(zone, start)
-        for start in starts
-        if _offset(zone, start) != _offset(zone, start + _STRIDE)
-    )
+    try:
+        start = EPOCH + block * _BLOCK
+        starts = [start + n * _STRIDE for n in range(_STRIDES)]
+        return tuple(
+            _change(zone, at) for at in starts if _offset(zone, at) != _offset(zone, at + _STRIDE)
+        )
+    except OverflowError:  # the block with an end of the calendar in it
+        return ()
 
 
 def _change(zone: ZoneInfo, start: datetime) -> datetime:
