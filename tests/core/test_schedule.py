@@ -1,0 +1,368 @@
+"""When slots fall: the handed cases, tables of the odd ones, and Debian cron played by minutes."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from itertools import islice, pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from cron_leader.core.schedule import EPOCH, At, Cron, Every, Schedule, ScheduleError, parse_cron
+
+CASES = Path(__file__).with_name("cases")
+MINUTE = timedelta(minutes=1)
+TICK = timedelta.resolution
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def fires(schedule: Schedule, after: datetime) -> Iterable[datetime]:
+    at = schedule.next_after(after)
+    while at is not None:
+        yield at
+        at = schedule.next_after(at)
+
+
+def check_fires(expression: str, zone: str, after: str, expected: str) -> None:
+    """Forwards, backwards and counted."""
+    schedule = parse_cron(expression, zone)
+    times = [utc(text) for text in expected.split()]
+    assert list(islice(fires(schedule, utc(after)), len(times))) == times
+    assert [schedule.prev_before(later) for _, later in pairwise(times)] == times[:-1]
+    assert schedule.prev_before(times[0] + TICK) == times[0]
+    assert schedule.count(utc(after), times[-1]) == len(times)
+    assert {at.tzinfo for at in islice(fires(schedule, utc(after)), len(times))} == {UTC}
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line]
+
+
+def handed() -> list[list[str]]:
+    lines = (CASES / "cron.tsv").read_text().splitlines()
+    return [line.split("\t")[1:] for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(("expression", "zone", "after", "expected"), handed())
+def test_a_handed_case_fires_as_debian_cron(
+    expression: str, zone: str, after: str, expected: str
+) -> None:
+    check_fires(expression, zone, after, expected)
+
+
+# expression | zone | after | expected
+TABLE = """
+    0 0 29 2 *         | UTC | 2023-01-01T00:00Z | 2024-02-29T00:00Z 2028-02-29T00:00Z
+    0 0 29 2 *         | UTC | 1896-03-01T00:00Z | 1904-02-29T00:00Z
+    0 0 29 2 */7       | UTC | 2088-03-01T00:00Z | 2128-02-29T00:00Z
+    59 23 31 12 *      | UTC | 2099-12-31T23:58:59.999999Z | 2099-12-31T23:59Z 2100-12-31T23:59Z
+    0 0 31 * *         | UTC | 2025-01-31T00:00Z | 2025-03-31T00:00Z 2025-05-31T00:00Z 2025-07-31T00:00Z 2025-08-31T00:00Z
+    0 0 L * *          | UTC | 2024-01-31T00:00Z | 2024-02-29T00:00Z 2024-03-31T00:00Z 2024-04-30T00:00Z
+    0 0 LW * *         | UTC | 2025-05-01T00:00Z | 2025-05-30T00:00Z 2025-06-30T00:00Z 2025-07-31T00:00Z 2025-08-29T00:00Z
+    0 0 * * 5L         | UTC | 2025-01-01T00:00Z | 2025-01-31T00:00Z 2025-02-28T00:00Z 2025-03-28T00:00Z
+    0 0 * * 7#1        | UTC | 2025-01-01T00:00Z | 2025-01-05T00:00Z 2025-02-02T00:00Z
+    0 0 13 * 5         | UTC | 2025-06-01T00:00Z | 2025-06-06T00:00Z 2025-06-13T00:00Z 2025-06-20T00:00Z 2025-06-27T00:00Z 2025-07-04T00:00Z 2025-07-11T00:00Z 2025-07-13T00:00Z
+    0 0 */13 * 5       | UTC | 2025-06-01T00:00Z | 2025-06-27T00:00Z 2025-08-01T00:00Z
+    0 0 1-31/2 * 5     | UTC | 2025-06-04T00:00Z | 2025-06-05T00:00Z 2025-06-06T00:00Z 2025-06-07T00:00Z 2025-06-09T00:00Z
+    0 0 1 * sat-sun    | UTC | 2025-06-28T00:00Z | 2025-06-29T00:00Z 2025-07-01T00:00Z 2025-07-05T00:00Z 2025-07-06T00:00Z
+    */7 * * * *        | UTC | 2025-06-01T00:49Z | 2025-06-01T00:56Z 2025-06-01T01:00Z 2025-06-01T01:07Z
+    30 9 * * *         | Asia/Kathmandu   | 2025-06-01T00:00Z | 2025-06-01T03:45Z 2025-06-02T03:45Z
+    30 9 * * *         | UTC | 0001-01-01T09:30Z | 0001-01-02T09:30Z
+
+    30 2 * * *         | Europe/Warsaw    | 2017-10-29T02:10+01:00 | 2017-10-30T02:30+01:00
+    30 2 * * *         | Europe/Warsaw    | 2017-10-29T02:30+02:00 | 2017-10-30T02:30+01:00
+    30 2-3 * * *       | Europe/Warsaw    | 2017-10-29T02:30+02:00 | 2017-10-29T03:30+01:00
+    0,30 2 * * *       | Europe/Warsaw    | 2017-03-26T00:00+01:00 | 2017-03-26T03:00+02:00 2017-03-27T02:00+02:00
+    0,30 2,3 * * *     | Europe/Warsaw    | 2017-03-26T00:00+01:00 | 2017-03-26T03:00+02:00 2017-03-26T03:30+02:00
+    */30 2 * * *       | Europe/Warsaw    | 2017-03-25T02:30+01:00 | 2017-03-27T02:00+02:00
+    */30 2 * * *       | Europe/Warsaw    | 2017-10-28T23:00+02:00 | 2017-10-29T02:00+02:00 2017-10-29T02:30+02:00 2017-10-29T02:00+01:00 2017-10-29T02:30+01:00 2017-10-30T02:00+01:00
+    15 * * * *         | Europe/Warsaw    | 2017-10-29T02:15+02:00 | 2017-10-29T02:15+01:00 2017-10-29T03:15+01:00
+    @daily             | Asia/Beirut      | 2022-03-26T12:00+02:00 | 2022-03-27T01:00+03:00 2022-03-28T00:00+03:00
+    @daily             | America/Havana   | 2025-11-01T12:00-04:00 | 2025-11-02T00:00-04:00 2025-11-03T00:00-05:00
+    */20 0 4 11 *      | America/Sao_Paulo | 2018-11-03T12:00-03:00 | 2019-11-04T00:00-03:00 2019-11-04T00:20-03:00 2019-11-04T00:40-03:00
+    0 0,1 4 11 *       | America/Sao_Paulo | 2018-11-03T12:00-03:00 | 2018-11-04T01:00-02:00 2019-11-04T00:00-03:00
+    */15 2 * * *       | Australia/Lord_Howe | 2025-10-05T00:00+10:30 | 2025-10-05T02:30+11:00 2025-10-05T02:45+11:00 2025-10-06T02:00+11:00
+    */15 3 * * *       | Australia/Lord_Howe | 2025-10-05T00:00+10:30 | 2025-10-05T03:00+11:00 2025-10-05T03:15+11:00
+    10 2 * * *         | Australia/Lord_Howe | 2025-10-05T00:00+10:30 | 2025-10-05T02:30+11:00 2025-10-06T02:10+11:00
+    */15 1 * * *       | Australia/Lord_Howe | 2025-04-06T01:20+11:00 | 2025-04-06T01:30+11:00 2025-04-06T01:45+11:00 2025-04-06T01:30+10:30 2025-04-06T01:45+10:30 2025-04-07T01:00+10:30
+    45 1 * * *         | Australia/Lord_Howe | 2025-04-06T01:20+11:00 | 2025-04-06T01:45+11:00 2025-04-07T01:45+10:30
+    0 12 * * *         | Pacific/Apia     | 2011-12-29T11:00-10:00 | 2011-12-29T12:00-10:00 2011-12-31T00:00+14:00 2011-12-31T12:00+14:00
+    0 */12 * * *       | Pacific/Apia     | 2011-12-29T11:00-10:00 | 2011-12-29T12:00-10:00 2011-12-31T00:00+14:00
+    0 0 30 12 *        | Pacific/Apia     | 2011-01-01T00:00-10:00 | 2011-12-31T00:00+14:00 2012-12-30T00:00+14:00
+    * 2 * 3 sun#2      | America/New_York | 2005-03-13T02:58-05:00 | 2005-03-13T02:59-05:00 2006-03-12T02:00-05:00
+    30 0 7 1 *         | Africa/Monrovia  | 1971-12-01T00:00Z | 1972-01-07T00:44:30Z 1973-01-07T00:30Z
+    * * * * *          | Africa/Monrovia  | 1972-01-07T00:42:31Z | 1972-01-07T00:43:30Z 1972-01-07T00:45Z
+"""  # noqa: E501  a table
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "after", "expected"),
+    rows(TABLE),
+)
+def test_an_odd_case_fires_as_debian_cron(
+    expression: str, zone: str, after: str, expected: str
+) -> None:
+    check_fires(expression, zone, after, expected)
+
+
+# ------------------------------------------------------------------ Debian cron, played by minutes
+
+CHANGES = {
+    "Europe/Warsaw": ("2017-03-26T01:00Z", "2017-10-29T01:00Z"),
+    "America/New_York": ("2026-03-08T07:00Z", "2026-11-01T06:00Z"),
+    "America/Sao_Paulo": ("2018-11-04T03:00Z", "2018-02-18T02:00Z"),
+    "America/Havana": ("2025-03-09T05:00Z", "2025-11-02T05:00Z"),
+    "America/Caracas": ("2007-12-09T07:00Z",),
+    "America/Scoresbysund": ("2024-03-31T01:00Z",),
+    "Asia/Beirut": ("2022-03-26T22:00Z", "2022-10-29T21:00Z"),
+    "Asia/Pyongyang": ("2018-05-04T15:00Z",),
+    "Africa/Casablanca": ("2025-02-23T02:00Z", "2025-04-06T02:00Z"),
+    "Antarctica/Troll": ("2025-03-30T01:00Z", "2025-10-26T01:00Z"),
+    "Australia/Lord_Howe": ("2025-10-04T15:30Z", "2025-04-05T15:00Z"),
+    "Pacific/Apia": ("2011-12-30T10:00Z",),
+    "UTC": ("2024-02-29T12:00Z",),
+}
+AROUND = timedelta(hours=30)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random expression, and what it says, found without reading it."""
+
+    text: str
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    weekdays: frozenset[int]
+
+    def matches(self, local: datetime) -> bool:
+        return (
+            local.minute in self.minutes
+            and local.hour in self.hours
+            and self.falls_on(local.date())
+        )
+
+    def falls_on(self, day: date) -> bool:
+        in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        _, _, days, _, weekdays = self.text.split()
+        starred = days.startswith("*") or weekdays.startswith("*")
+        return in_month and in_week if starred else in_month or in_week
+
+
+def draw_field(rng: random.Random, numbers: range) -> tuple[str, frozenset[int]]:
+    low, high = sorted(rng.choices(numbers, k=2))
+    step = rng.randint(2, 5)
+    choices = [
+        (str(low), frozenset({low})),
+        (f"{low}-{high}/{step}", frozenset(range(low, high + 1, step))),
+        (f"{high},{low}", frozenset({low, high})),
+    ]
+    if numbers in (range(60), range(24)):
+        choices += [("*", frozenset(numbers)), (f"*/{step}", frozenset(numbers[::step]))]
+    return rng.choice(choices)
+
+
+def draw(rng: random.Random, around: datetime) -> Drawn:
+    """Hours mostly at night, when clocks change; days mostly those about `around`."""
+    minute, minutes = draw_field(rng, range(60))
+    hour, hours = draw_field(rng, rng.choice([range(24), range(4), range(4)]))
+    day, days = rng.choice([
+        ("*", frozenset(range(1, 32))),
+        ("*/3", frozenset(range(1, 32, 3))),
+        ("*/2", frozenset(range(1, 32, 2))),
+        (str(around.day), frozenset({around.day})),
+    ])  # fmt: skip
+    weekday, weekdays = rng.choice([
+        ("*", frozenset(range(7))),
+        ("0,4-6", frozenset({0, 4, 5, 6})),
+        ("*/2", frozenset({0, 2, 4, 6})),
+    ])  # fmt: skip
+    return Drawn(f"{minute} {hour} {day} * {weekday}", minutes, hours, days, weekdays)
+
+
+@cache
+def clock_around(zone: str, change: str) -> list[tuple[datetime, datetime]]:
+    """Each UTC minute about a change, and what a clock on the wall shows then."""
+    start, tz = utc(change) - AROUND, ZoneInfo(zone)
+    instants = [start + n * MINUTE for n in range(2 * AROUND // MINUTE)]
+    return [(at, at.astimezone(tz).replace(tzinfo=None)) for at in instants]
+
+
+def debian_cron(drawn: Drawn, clock: list[tuple[datetime, datetime]]) -> list[datetime]:
+    """What a daemon that looks at the clock each minute, as Debian's does, runs."""
+    minute, hour, *_ = drawn.text.split()
+    if minute.startswith("*") or hour.startswith("*"):
+        return [at for at, local in clock if drawn.matches(local)]
+    runs, seen = [], clock[0][1] - MINUTE
+    for at, local in clock:
+        due = False
+        while seen < local:  # one minute each turn, or all those that were jumped over
+            seen += MINUTE
+            due |= drawn.matches(seen)
+        if due:
+            runs.append(at)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("zone", "change"), [(zone, at) for zone, changes in CHANGES.items() for at in changes]
+)
+def test_slots_around_a_clock_change_are_those_debian_cron_runs(zone: str, change: str) -> None:
+    rng = random.Random(f"{zone} {change}")
+    clock = clock_around(zone, change)
+    for _ in range(6):
+        drawn = draw(rng, clock[len(clock) // 2][1])
+        check_against(drawn, zone, debian_cron(drawn, clock), clock, rng)
+
+
+def check_against(
+    drawn: Drawn,
+    zone: str,
+    runs: list[datetime],
+    clock: list[tuple[datetime, datetime]],
+    rng: random.Random,
+) -> None:
+    schedule, label = parse_cron(drawn.text, zone), f"{drawn.text} {zone}"
+    begin, end = clock[0][0] - TICK, clock[-1][0]
+    slots = [at for at in islice(fires(schedule, begin), len(runs) + 1) if at <= end]
+    assert slots == runs, label
+    moments = [begin + rng.random() * (end - begin) for _ in range(8)]
+    for at in sorted(moments + [slot + d for slot in runs[::9] for d in (-TICK, 0 * TICK, TICK)]):
+        after, before = bisect_right(runs, at), bisect_left(runs, at)
+        if after < len(runs):
+            assert schedule.next_after(at) == runs[after], (label, at)
+        if before:
+            assert schedule.prev_before(at) == runs[before - 1], (label, at)
+        assert schedule.count(begin, at) == after, (label, at)
+        assert schedule.count(at, end) == len(runs) - after, (label, at)
+
+
+def test_days_over_years_are_those_of_the_calendar() -> None:
+    rng = random.Random(8)
+    begin = datetime(1999, 12, 31, tzinfo=UTC)
+    days = [begin + timedelta(days=n) for n in range(1500)]
+    for _ in range(10):
+        drawn = draw(rng, rng.choice(days))
+        daily = replace(drawn, text="0 0 " + drawn.text.split(maxsplit=2)[2])
+        expected = [day for day in days if daily.falls_on(day.date())]
+        schedule = parse_cron(daily.text)
+        assert list(islice(fires(schedule, begin - TICK), len(expected))) == expected
+        assert schedule.count(begin - TICK, days[-1]) == len(expected)
+
+
+# ------------------------------------------------------------------ where there are no more slots
+
+
+@pytest.mark.parametrize("expression", ["* * * * *", "0 12 * * *"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Warsaw"])
+def test_at_the_ends_of_the_calendar_there_are_no_more_slots(expression: str, zone: str) -> None:
+    schedule = parse_cron(expression, zone)
+    assert schedule.next_after(datetime.max.replace(tzinfo=UTC)) is None
+    assert schedule.prev_before(datetime.min.replace(tzinfo=UTC)) is None
+    assert schedule.count(datetime(9998, 1, 1, tzinfo=UTC), datetime(9997, 1, 1, tzinfo=UTC)) == 0
+
+
+def test_a_time_that_every_spring_leaves_out_has_no_more_slots() -> None:
+    schedule = parse_cron("* 2 * 3 sun#2", "America/New_York")
+    assert schedule.next_after(utc("2026-01-01T00:00Z")) is None
+    assert schedule.prev_before(utc("2070-01-01T00:00Z")) is None
+    assert schedule.count(utc("2026-01-01T00:00Z"), utc("2060-01-01T00:00Z")) == 0
+
+
+# ------------------------------------------------------------------ every, at
+
+
+# period in us | t | before | after
+PERIODS = """
+    1000000      | 2026-01-01T00:00Z           | 2025-12-31T23:59:59Z        | 2026-01-01T00:00:01Z
+    100000       | 2026-01-01T00:00:00.149999Z | 2026-01-01T00:00:00.100Z    | 2026-01-01T00:00:00.200Z
+    333333       | 1970-01-01T00:00:01Z        | 1970-01-01T00:00:00.999999Z | 1970-01-01T00:00:01.333332Z
+    604800000000 | 1969-12-31T00:00Z           | 1969-12-25T00:00Z           | 1970-01-01T00:00Z
+    18000000000  | 1970-01-01T00:00Z           | 1969-12-31T19:00Z           | 1970-01-01T05:00Z
+"""  # noqa: E501  a table
+
+
+@pytest.mark.parametrize(("period_us", "t", "before", "after"), rows(PERIODS))
+def test_a_period_counts_from_the_epoch(period_us: str, t: str, before: str, after: str) -> None:
+    schedule = Every(timedelta(microseconds=int(period_us)))
+    assert schedule.prev_before(utc(t)) == utc(before)
+    assert schedule.next_after(utc(t)) == utc(after)
+    assert schedule.count(utc(before), utc(after)) == len(
+        [at for at in islice(fires(schedule, utc(before)), 3) if at <= utc(after)]
+    )
+
+
+def test_a_period_counts_from_its_anchor_both_ways() -> None:
+    schedule = Every(
+        timedelta(hours=1), anchor=datetime(2026, 1, 1, 1, 30, tzinfo=ZoneInfo("Asia/Tokyo"))
+    )
+    assert schedule.next_after(EPOCH) == EPOCH + timedelta(minutes=30)
+    assert schedule.next_after(utc("2026-06-01T00:30Z")) == utc("2026-06-01T01:30Z")
+    assert schedule.anchor.tzinfo is UTC
+
+
+def test_six_million_slots_of_a_period_are_counted_at_once() -> None:
+    schedule = Every(timedelta(milliseconds=100))
+    assert schedule.count(EPOCH, EPOCH + timedelta(weeks=1)) == 6_048_000
+    assert schedule.count(EPOCH + timedelta(weeks=1), EPOCH) == 0
+
+
+def test_a_period_ends_with_the_calendar() -> None:
+    schedule = Every(timedelta(days=365_000))
+    assert schedule.next_after(utc("9970-01-01T00:00Z")) is None
+    assert schedule.prev_before(EPOCH + TICK) == EPOCH
+    assert Every(timedelta(days=999_999)).prev_before(EPOCH) is None
+
+
+def test_a_period_under_100_ms_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="shorter than 100ms"):
+        Every(timedelta(microseconds=99_999))
+
+
+def test_a_time_fires_once() -> None:
+    schedule = At(datetime(2026, 12, 1, 10, tzinfo=ZoneInfo("Europe/Paris")))
+    when = utc("2026-12-01T09:00Z")
+    assert schedule.next_after(when - TICK) == when
+    assert schedule.next_after(when) is None
+    assert schedule.prev_before(when + TICK) == when
+    assert schedule.prev_before(when) is None
+    assert [schedule.count(when - TICK, when), schedule.count(when, when + TICK)] == [1, 0]
+
+
+@pytest.mark.parametrize("build", [lambda t: At(t), lambda t: Every(timedelta(hours=1), anchor=t)])
+def test_a_time_without_an_offset_is_refused(build: Callable[[datetime], Schedule]) -> None:
+    with pytest.raises(ScheduleError, match="an offset is missing"):
+        build(datetime(2026, 12, 1, 9))  # noqa: DTZ001
+
+
+# ------------------------------------------------------------------ digests, sharing
+
+
+@pytest.mark.parametrize(
+    ("schedule", "digest"),
+    [
+        (parse_cron("@daily"), "cron 0 0 * * * UTC"),
+        (parse_cron("*/05 9 * jan mon-fri", "Asia/Tokyo"), "cron */5 9 * 1 1-5 Asia/Tokyo"),
+        (Every(timedelta(seconds=1.5)), "every 1500000us from 1970-01-01T00:00:00+00:00"),
+        (At(datetime(2026, 12, 1, 9, tzinfo=UTC)), "at 2026-12-01T09:00:00+00:00"),
+    ],
+)
+def test_a_digest_is_a_contract(schedule: Schedule, digest: str) -> None:
+    assert schedule.digest == digest
+
+
+def test_equal_expressions_are_equal_and_share_what_was_read() -> None:
+    one, other = Cron("0 9 * * *", "Europe/Warsaw"), Cron("0 9 * * *", "Europe/Warsaw")
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one._fields is other._fields
+    assert repr(one) == "Cron(expression='0 9 * * *', zone='Europe/Warsaw')"
