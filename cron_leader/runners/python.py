@@ -31,6 +31,7 @@ from cron_leader.runners.host import host_argv
 
 IMPORT_TIMEOUT_S = 60.0
 _ANSWER_S = 5.0  # the host runs no user code after import: one that is slower is stuck
+_START_S = 10.0  # how long a run waits for a host that is importing
 _RESTART_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -80,7 +81,10 @@ def _cannot_import(errors: Sequence[Mapping[str, str]], cwd: Path) -> ConfigErro
 
 
 class JobHost:
-    """One job host process, from exec to burial. `died` is set once it is reaped."""
+    """One job host process, from exec to burial.
+
+    dying: it takes no more runs. died: it is reaped, and its runs were killed.
+    """
 
     def __init__(self, base: Path, environ: Mapping[str, str]) -> None:
         """Start it. Raises OSError."""
@@ -99,6 +103,7 @@ class JobHost:
                 ours.close()
                 raise
         ours.setblocking(False)
+        self.dying = False
         self.died = asyncio.Event()
         self._socket = ours
         self._children: dict[str, Child] = {}
@@ -142,6 +147,7 @@ class JobHost:
         return f"the job host died ({how})"
 
     def kill(self) -> None:
+        self.dying = True
         if not self._exited.is_set():
             os.kill(self._process.pid, signal.SIGKILL)
 
@@ -260,14 +266,18 @@ class PythonRuns:
         await first.wait()
 
     async def spawn(self, run: Run) -> Child:
-        """Waits for a host that is being started, for a while. Raises CannotStart or OSError."""
+        """Waits for a host that is being started, for a while, and survives the death of one.
+
+        Raises CannotStart or OSError.
+        """
+        host = await self._ready_host()
         try:
-            async with asyncio.timeout(_ANSWER_S):
-                await self._loaded.wait()
-        except TimeoutError:
-            raise CannotStart(f"no job host is ready; {self._last_death}") from None
-        assert self._host is not None
-        return await self._host.spawn(run.run_id)
+            return await host.spawn(run.run_id)
+        except CannotStart:
+            if not host.dying:
+                raise
+        await host.died.wait()
+        return await (await self._ready_host()).spawn(run.run_id)
 
     def go(self, run: Run, deadline_ns: int) -> Mapping[str, object]:
         run_deadline = self._context.clock.wall() + timedelta(seconds=run.job.timeout_s)
@@ -287,6 +297,16 @@ class PythonRuns:
                 "run_deadline": timestamp(run_deadline),
             },
         }
+
+    async def _ready_host(self) -> JobHost:
+        try:
+            async with asyncio.timeout(_START_S):
+                while self._host is None or self._host.dying or not self._loaded.is_set():
+                    self._loaded.clear()
+                    await self._loaded.wait()
+        except TimeoutError:
+            raise CannotStart(f"no job host is ready; {self._last_death}") from None
+        return self._host
 
     async def close(self) -> None:
         """Idempotent."""

@@ -83,18 +83,25 @@ def change_folder(path: str | None) -> str | None:
 
 
 def become(argv: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Exec; returns only on failure: the exit code a shell would give, and the reason."""
-    try:
-        os.execvpe(argv[0], argv, env)
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.exists(argv[0]):
-            return 127, f"command {argv[0]!r}: the interpreter in its first line does not exist"
-        where = "" if "/" in argv[0] else f" on PATH {env.get('PATH', '')}"
-        return 127, f"command {argv[0]!r} not found{where}"
-    except PermissionError:
-        return 126, f"command {argv[0]!r} is not executable"
-    except OSError as error:
-        return 126, f"command {argv[0]!r}: {error.strerror}"
+    """Exec; returns only on failure: the exit code a shell would give, and the reason.
+
+    The search of PATH is our own: that of os.execvpe imports a module first, 2 ms in the hot path.
+    """
+    name, path = argv[0], env.get("PATH", os.defpath)
+    failure = 127, f"command {name!r} not found" + ("" if "/" in name else f" on PATH {path}")
+    for file in (
+        [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
+    ):
+        try:
+            os.execve(file, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.isfile(file):
+                failure = 127, f"command {file!r}: the interpreter in its first line does not exist"
+        except PermissionError:
+            failure = 126, f"command {file!r} is not executable"
+        except (OSError, ValueError) as error:
+            return 126, f"command {file!r}: {error}"
+    return failure
 
 
 def main(control: int, parent: int) -> None:
