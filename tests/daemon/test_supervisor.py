@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cron_leader.supervision.groups import Group
 from tests.daemon.supervised import (
     STAND_IN,
     SUPERVISOR,
@@ -182,9 +183,16 @@ def test_a_run_that_ended_is_forgotten(node: Supervised) -> None:
     assert group_exists(pgid)
 
 
-def test_no_message_makes_it_kill_all_processes(node: Supervised) -> None:
-    for pgid in (-1, 0, 1, os.getpgid(node.pid)):
-        node.say("run", seq=9, run="x", pgid=pgid, start=0, finish=False)
+@pytest.mark.parametrize("pgid", [-1, 0, 1, os.getpgrp()])
+def test_a_group_that_is_no_runs_is_refused(pgid: int) -> None:
+    with pytest.raises(ValueError, match="cannot be the process group of a run"):
+        Group({"pgid": pgid, "start": 0, "finish": False}, None)
+
+
+def test_a_refused_message_costs_its_acknowledgement_and_nothing_else(node: Supervised) -> None:
+    node.say("run", seq=9, run="x", pgid=os.getpgid(node.pid), start=0, finish=False)
+    node.say("unheard of")
+    node.order(say=[])
     node.run()
     node.kill_daemon()
     assert node.event("supervisor.killed")["runs"] == 1
