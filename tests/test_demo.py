@@ -79,6 +79,10 @@ def test_a_slow_failover_fails_the_verdict() -> None:
     assert broken(GOOD, replace(FAILOVER, took_ms=1500.0)) == ["failover, SIGTERM a -> b"]
 
 
+def test_a_wrong_exit_code_fails_the_verdict() -> None:
+    assert broken(GOOD, replace(FAILOVER, exited=(1, 0))) == ["exit code of a after SIGTERM"]
+
+
 def test_nothing_expected_is_no_pass() -> None:
     nothing = replace(GOOD, known={}, slots=(), gaps=())
     assert broken(nothing) == ["slots expected"]

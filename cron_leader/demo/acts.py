@@ -27,7 +27,10 @@ PATIENCE_S = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """bound_ms: more would mean that the mechanism under show did not work. promised: section 7."""
+    """bound_ms: more would mean that the mechanism under show did not work.
+
+    promised: what the README says of an idle machine. exited: code found and wanted, if it ended.
+    """
 
     what: str
     old: str
@@ -35,6 +38,7 @@ class Failover:
     took_ms: float
     bound_ms: float
     promised: str
+    exited: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ async def resignation(stage: Stage) -> Act:
     new = await fleet.leader(since=asked, within_s=PATIENCE_S)
     code = await fleet.ended(old)
     freed = _last_act(fleet, old, stage.fence, asked)
-    failover = Failover("SIGTERM", old, new.node, _ms(new.at - freed), TTL_S * 500, "< 50 ms")
+    took_ms, bound_ms = _ms(new.at - freed), TTL_S * 500
+    failover = Failover("SIGTERM", old, new.node, took_ms, bound_ms, "< 50 ms", (code, 0))
     await _succeed(stage, new, revive=old)
     story = f"{old} let its runs end, resigned and exited {code}; {_took(stage, failover)}"
     return Act(f"SIGTERM to {old}", story, failover)
@@ -101,7 +106,9 @@ async def crash(stage: Stage) -> Act:
     killed = fleet.kill_daemon(old)
     new = await fleet.leader(since=killed, within_s=PATIENCE_S)
     code = await fleet.ended(old)
-    failover = Failover("SIGKILL", old, new.node, _ms(new.at - killed), TTL_S * 500, "< 300 ms")
+    took_ms, bound_ms = _ms(new.at - killed), TTL_S * 500
+    exited = (code, 128 + signal.SIGKILL)
+    failover = Failover("SIGKILL", old, new.node, took_ms, bound_ms, "< 300 ms", exited)
     await _succeed(stage, new, revive=old)
     story = f"its supervisor revoked the dead daemon's lease, exit {code}; {_took(stage, failover)}"
     return Act(f"SIGKILL to {old}'s daemon", story, failover)

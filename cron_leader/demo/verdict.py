@@ -155,6 +155,7 @@ def judge(
         Check("stale writes refused", str(evidence.refused), ">= 1", evidence.refused > 0),
         _none("stale writes accepted", evidence.accepted),
         *(_timely(failover) for failover in failovers),
+        *(_exit(failover, failover.exited) for failover in failovers if failover.exited),
     )
 
 
@@ -169,6 +170,12 @@ def _timely(failover: Failover) -> Check:
         f"< {failover.bound_ms:.0f} ms (promised: {failover.promised})",
         failover.took_ms < failover.bound_ms,
     )
+
+
+def _exit(failover: Failover, exited: tuple[int, int]) -> Check:
+    found, wanted = exited
+    what = f"exit code of {failover.old} after {failover.what}"
+    return Check(what, str(found), str(wanted), found == wanted)
 
 
 def _in_gap(slot: tuple[str, datetime], gaps: Sequence[GapRow]) -> bool:

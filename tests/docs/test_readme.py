@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -125,8 +124,7 @@ def _wrong(words: list[str]) -> str:
             unknown = {w for w in rest if "=" not in w} - _make_targets()
             return f"no make target {unknown}" if unknown else ""
         case ["python", "-m", module, *_]:
-            found = importlib.util.find_spec(f"{module}.__main__")
-            return "" if found else f"no module {module} to run"
+            return "" if (ROOT / module / "__main__.py").exists() else f"no module {module} to run"
         case ["docker", "compose", "-f", file, *_]:
             return "" if (ROOT / file).exists() else f"no file {file}"
         case ["sudo", *rest]:

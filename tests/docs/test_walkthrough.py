@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cron_leader.cli import main
 from cron_leader.demo import processes
 from cron_leader.demo.fleet import Fleet, Line
 from cron_leader.etcd.embedded import EmbeddedEtcd
@@ -47,8 +48,9 @@ async def terminals(tmp_path: Path) -> AsyncIterator[Terminals]:
             "CRON_LEADER_LEASE_TTL": f"{TTL_S}s",
             "NO_COLOR": "1",
         }
-        subprocess.run([*PROGRAM, "init"], cwd=tmp_path, env=environ, check=True)
-        async with Fleet(tmp_path / "cron-leader.toml", environ=environ) as fleet:
+        config = tmp_path / "cron-leader.toml"
+        assert main(["init", str(config)]) == 0
+        async with Fleet(config, environ=environ) as fleet:
             since = datetime.now(UTC)
             await fleet.start("a")
             lead = await fleet.leader(since=since, within_s=10)
