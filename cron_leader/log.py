@@ -143,7 +143,7 @@ def _value(key: str, value: object) -> str:
     if key == "duration_ms" and isinstance(value, int | float):
         return f"{value:.0f}"
     if key == "lease" and isinstance(value, int):
-        return f"{value:x}"
+        return f"{value:016x}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     plain = printable(text)
     return json.dumps(plain, ensure_ascii=False) if " " in plain or not plain else plain

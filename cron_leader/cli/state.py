@@ -78,13 +78,13 @@ def _leader(etcd: Survey | None, term: TermRow | None) -> Fact | None:
     first = etcd.candidates[0]
     if term is not None and term.lease == first.lease and term.ended_at is None:
         return _term(term)
-    return {"node": first.node, "lease": f"{first.lease:x}", "fence": None, "since": None}
+    return {"node": first.node, "lease": f"{first.lease:016x}", "fence": None, "since": None}
 
 
 def _term(term: TermRow) -> Fact:
     return {
         "node": term.node,
-        "lease": f"{term.lease:x}",
+        "lease": f"{term.lease:016x}",
         "fence": term.fence,
         "since": term.elected_at,
         "heartbeat": term.heartbeat_at,
@@ -102,7 +102,7 @@ def _nodes(etcd: Survey) -> list[Fact]:
         for version, digest in [_said(about.get(standing.lease))]
     ]
     others = [
-        {"node": node.node, "lease": f"{node.lease:x}", "pid": None, "in_line_since": None}
+        {"node": node.node, "lease": f"{node.lease:016x}", "pid": None, "in_line_since": None}
         | {"version": node.version, "config": node.digest}
         for node in etcd.nodes
         if node.lease not in in_line
@@ -113,7 +113,7 @@ def _nodes(etcd: Survey) -> list[Fact]:
 def _candidate(standing: Standing) -> Fact:
     return {
         "node": standing.node,
-        "lease": f"{standing.lease:x}",
+        "lease": f"{standing.lease:016x}",
         "pid": standing.pid,
         "in_line_since": standing.started_at,
     }

@@ -1,0 +1,432 @@
+"""The configuration: what is refused, in which words; what is accepted, and what it becomes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cron_leader.config import (
+    Config,
+    LeaseConfig,
+    build_jobs,
+    check_margin,
+    load,
+    merge_jobs,
+)
+from cron_leader.config.units import parse_duration, parse_rate, show_duration
+from cron_leader.core.model import (
+    Catchup,
+    CommandSpec,
+    Delivery,
+    Isolation,
+    OnLostLeadership,
+    PythonSpec,
+    ShellSpec,
+)
+from cron_leader.core.schedule import At, Cron, Every
+from cron_leader.errors import ConfigError
+
+S = 1_000_000_000
+JOB = '[[job]]\nname = "digest"\n'
+RUNS = 'shell = ":"\n'
+DAILY = 'cron = "0 9 * * *"\n'
+
+
+def read(text: str, **environ: str) -> Config:
+    path = Path("cron-leader.toml")
+    path.write_text(text)
+    return load(path, environ=environ)
+
+
+def refusal(text: str, **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(text, **environ)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------ what is refused
+
+BAD = {
+    "unreadable TOML": ("[lease\n", ["cron-leader.toml: not valid TOML", "line 1"]),
+    "unknown section": ("[leas]\n", [":1: [leas]: unknown key; did you mean lease?"]),
+    "unknown key": ('[lease]\ntll = "10s"', [':2: [lease] tll = "10s"', "did you mean ttl?"]),
+    "unknown top-level key": ('ttl = "10s"', [':1: ttl = "10s": unknown key']),
+    "unknown job key": (JOB + 'crn = "x"', [':3: [[job]] "digest" crn', "did you mean cron?"]),
+    "key of a later release": (JOB + DAILY + RUNS + "retries = 3", ["retries = 3: unknown key"]),
+    "single brackets": ('[job]\nname = "x"', ["must be written [[job]]"]),
+    "number for a duration": ("[lease]\nttl = 10", ['must be text in quotes; write "10s"']),
+    "no unit": ('[lease]\nttl = "10"', ["not a duration", '"1m30s"']),
+    "part of a second": ('[lease]\nttl = "2500ms"', ["whole seconds"]),
+    "ttl of nothing": ('[lease]\nttl = "0s"', ["must be at least 1s"]),
+    "margin as long as ttl": (
+        '[lease]\nttl = "10s"\nmargin = "10s"',
+        [':3: [lease] margin = "10s"', "shorter than ttl (10s)"],
+    ),
+    "renew too long": (
+        '[lease]\nttl = "9s"\nrenew = "4s"',
+        [':3: [lease] renew = "4s"', "at most ttl / 3 = 3s"],
+    ),
+    "no time to renew": (
+        '[lease]\nttl = "9s"\nmargin = "6s"',
+        ["leaves no time to renew", "1.5 x renew (3s)", "raise ttl"],
+    ),
+    "fleet name": ('[fleet]\nname = "Blue Team"', ["1 to 24 of a-z, 0-9 and -"]),
+    "more shards": ("[fleet]\nshards = 3", ["shards = 3", "set shards = 1"]),
+    "prefix": ('[fleet]\nprefix = "cron/"', ['must start with "/"']),
+    "node with a line break": ('[node]\nid = "a\\nb"', ["without spaces"]),
+    "endpoints as text": ('[etcd]\nendpoints = "h:1"', ['must be a list: ["h:1"]']),
+    "endpoint without port": ('[etcd]\nendpoints = ["etcd"]', ["etcd: must be host:port"]),
+    "https without ca": ('[etcd]\nendpoints = ["https://h:1"]', ["TLS needs [etcd] ca"]),
+    "user without password": ('[etcd]\nuser = "u"', ["needs [etcd] password_file"]),
+    "no such file": ('[etcd]\nca = "ca.pem"', ["ca.pem: no such file"]),
+    "ledger scheme": (
+        '[ledger]\nurl = "mysql://u:hunter2@h/x"',
+        ['url = "mysql://***@h/x": unknown scheme', "sqlite:///file.db or postgresql://"],
+    ),
+    "ledger scheme misspelt": ('[ledger]\nurl = "postgressql://h/x"', ["mean postgresql?"]),
+    "sqlite with two slashes": ('[ledger]\nurl = "sqlite://x.db"', ["must be sqlite:///file.db"]),
+    "sqlite in memory": ('[ledger]\nurl = "sqlite:///:memory:"', ["gone with its process"]),
+    "unset variable": (
+        '[ledger]\nurl = "postgresql://u:${DB_PASSWORD}@h/x"',
+        ["environment variable DB_PASSWORD is not set"],
+    ),
+    "yes for true": ('[ledger]\nmigrate = "yes"', ["must be true or false"]),
+    "rate": ('[run]\ncatchup_rate = "fast"', ["not a rate", '"10/s"']),
+    "module": ('[jobs]\nmodules = ["a/b.py"]', ['"pkg.mod"']),
+    "impossible schedule": (
+        JOB + 'cron = "0 0 30 2 *"\n' + RUNS,
+        [':3: [[job]] "digest" cron = "0 0 30 2 *"', "never fires"],
+    ),
+    "unknown zone": (
+        JOB + DAILY + RUNS + 'timezone = "Europe/Warsav"',
+        ['timezone = "Europe/Warsav"', "did you mean 'Europe/Warsaw'?"],
+    ),
+    "zone of an interval": (
+        JOB + 'every = "5s"\ntimezone = "Europe/Paris"\n' + RUNS,
+        ["goes with cron only"],
+    ),
+    "interval too short": (JOB + 'every = "50ms"\n' + RUNS, ["must be at least 100ms"]),
+    "time without zone": (JOB + "at = 2030-01-01T09:00:00\n" + RUNS, ["a time with its zone"]),
+    "two schedules": (JOB + DAILY + 'every = "5s"\n' + RUNS, ["has cron and every; keep one"]),
+    "no schedule": (JOB + RUNS, ["has no schedule; give one of cron, every, at"]),
+    "nothing to run": (JOB + DAILY, ["has no work; give one of command, shell, python"]),
+    "command as text": (JOB + DAILY + 'command = "ls"', ['must be a list: ["ls"]']),
+    "empty command": (JOB + DAILY + "command = []", ["must not be empty"]),
+    "python target": (JOB + DAILY + 'python = "pkg.mod"', ['must be "pkg.mod:function"']),
+    "overlap": (JOB + DAILY + RUNS + 'overlap = "queue"', ["must be skip"]),
+    "catchup": (JOB + DAILY + RUNS + 'catchup = "lastest"', ["did you mean latest?"]),
+    "inline command": (JOB + DAILY + RUNS + 'isolation = "inline"', ["is for python jobs"]),
+    "env of a number": (JOB + DAILY + RUNS + "[job.env]\nA = 1", [":6:", "env.A", "in quotes"]),
+    "reserved env": (JOB + DAILY + RUNS + 'env = { CRON_LEADER_X = "1" }', ["set by cron-leader"]),
+    "job without name": ("[[job]]\n" + DAILY + RUNS, ["[[job]] number 1", "name: is missing"]),
+    "job name": ('[[job]]\nname = "a b"\n' + DAILY + RUNS, ["letters, digits and"]),
+    "two jobs of one name": (
+        2 * (JOB + DAILY + RUNS),
+        [':6: [[job]] "digest" name = "digest"', "another job has this name"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "parts"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_refused_in_one_line_that_names_place_value_and_rule(
+    text: str, parts: list[str]
+) -> None:
+    line = refusal(text)
+    assert "\n" not in line
+    assert line.startswith("cron-leader.toml")
+    assert not [part for part in parts if part not in line], line
+
+
+def test_everything_wrong_is_said_at_once_in_the_order_of_the_file() -> None:
+    text = '[lease]\nttl = "1x"\nrenw = "1s"\n[ledger]\nurl = "x:y"\n' + JOB + RUNS
+    lines = refusal(text).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        f"cron-leader.toml:{n}" for n in (2, 3, 5, 6)
+    ]
+
+
+def test_a_key_inside_a_multi_line_text_is_not_taken_for_the_key() -> None:
+    line = refusal(JOB + 'shell = """\ncron = 1\n"""\ncron = "x"')
+    assert line.startswith("cron-leader.toml:6:")
+
+
+def test_no_file_says_init() -> None:
+    with pytest.raises(ConfigError, match="cron-leader init"):
+        load(None, environ={})
+
+
+# ------------------------------------------------------------------ what is accepted
+
+
+def test_an_empty_file_is_a_configuration_with_the_documented_defaults(folder: Path) -> None:
+    config = read("")
+    assert (config.fleet, config.prefix, config.election) == (
+        "default",
+        "/cron-leader",
+        "default/0",
+    )
+    assert config.lease == LeaseConfig(10 * S, 10 * S // 3, None)
+    assert (config.run.drain_s, config.run.max_parallel) == (30.0, 64)
+    assert (config.run.max_clock_skew_s, config.run.catchup_rate) == (5.0, 10.0)
+    assert config.etcd.endpoints == ("127.0.0.1:2379",)
+    assert config.ledger.url == f"sqlite:///{folder}/cron-leader.db"
+    assert config.ledger.migrate
+    assert config.jobs == ()
+
+
+def test_a_job_has_the_documented_defaults() -> None:
+    (job,) = read(JOB + DAILY + RUNS).jobs
+    assert (job.timeout_s, job.grace_s, job.drain_s) == (3600.0, 10.0, None)
+    assert (job.catchup, job.catchup_limit, job.start_within_s) == (Catchup.LATEST, 100, None)
+    assert job.delivery is Delivery.AT_MOST_ONCE
+    assert job.on_lost_leadership is OnLostLeadership.KILL
+    assert job.isolation is Isolation.PROCESS
+
+
+def test_every_key_of_a_job_arrives(folder: Path) -> None:
+    text = JOB + 'every = "90s"\npython = "pkg.mod:func"\ntimeout = "2m"\ngrace = "0s"\n'
+    text += 'drain = "5s"\noverlap = "skip"\ncatchup = "all"\ncatchup_limit = 7\n'
+    text += 'start_within = "1h"\ndelivery = "at-least-once"\non_lost_leadership = "finish"\n'
+    text += 'isolation = "inline"\ncwd = "work"\nenv = { A = "b" }\n'
+    (job,) = read(text).jobs
+    assert job.schedule == Every(timedelta(seconds=90))
+    assert job.spec == PythonSpec("pkg.mod:func")
+    assert (job.timeout_s, job.grace_s, job.drain_s) == (120.0, 0.0, 5.0)
+    assert (job.catchup, job.catchup_limit, job.start_within_s) == (Catchup.ALL, 7, 3600.0)
+    assert job.delivery is Delivery.AT_LEAST_ONCE
+    assert job.may_finish
+    assert job.isolation is Isolation.INLINE
+    assert (job.cwd, job.env) == (str(folder / "work"), {"A": "b"})
+
+
+def test_the_three_kinds_of_schedule_and_of_work() -> None:
+    text = JOB + 'cron = " 0  9 * * * "\ntimezone = "Europe/Paris"\ncommand = ["ls", "-l"]\n'
+    text += '[[job]]\nname = "b"\nat = 2030-01-01T10:00:00+01:00\nshell = "ls | wc"\n'
+    text += '[[job]]\nname = "c"\nat = "2030-01-01T09:00:00Z"\nshell = ":"\n'
+    first, second, third = read(text).jobs
+    assert first.schedule == Cron("0 9 * * *", "Europe/Paris")
+    assert first.spec == CommandSpec(("ls", "-l"))
+    assert second.schedule == third.schedule == At(datetime(2030, 1, 1, 9, tzinfo=UTC))
+    assert second.spec == ShellSpec("ls | wc")
+
+
+def test_paths_are_relative_to_the_file(folder: Path) -> None:
+    sub = folder / "etc"
+    sub.mkdir()
+    (sub / "pw").write_text("secret\nignored\n")
+    (sub / "c.toml").write_text(
+        '[etcd]\nuser = "u"\npassword_file = "pw"\n[ledger]\nurl = "sqlite:///x/l.db"'
+    )
+    config = load(Path("etc/c.toml"), environ={})
+    assert config.etcd.password == "secret"
+    assert config.ledger.url == f"sqlite:///{sub}/x/l.db"
+    assert config.path == sub / "c.toml"
+
+
+def test_an_absolute_sqlite_path_stays(folder: Path) -> None:
+    assert read('[ledger]\nurl = "sqlite:////var/l.db"').ledger.url == "sqlite:////var/l.db"
+
+
+# ------------------------------------------------------------------ environment
+
+
+def test_environment_beats_file() -> None:
+    config = read(
+        '[lease]\nttl = "10s"\n[etcd]\nendpoints = ["a:1"]\n[run]\nmax_parallel = 3',
+        CRON_LEADER_LEASE_TTL="20s",
+        CRON_LEADER_ETCD_ENDPOINTS="b:1, http://c:2",
+        CRON_LEADER_RUN_MAX_PARALLEL="9",
+        CRON_LEADER_LEDGER_MIGRATE="false",
+        CRON_LEADER_JOBS_MODULES="x,y.z",
+    )
+    assert config.lease.ttl_ns == 20 * S
+    assert config.etcd.endpoints == ("b:1", "c:2")
+    assert config.run.max_parallel == 9
+    assert not config.ledger.migrate
+    assert config.modules == ("x", "y.z")
+
+
+def test_a_bad_variable_is_named_instead_of_the_file() -> None:
+    line = refusal("", CRON_LEADER_LEASE_TTL="soon")
+    assert line.startswith('$CRON_LEADER_LEASE_TTL = "soon": not a duration')
+
+
+def test_a_misspelt_variable_is_refused_and_foreign_ones_are_let_pass() -> None:
+    assert "did you mean $CRON_LEADER_LEASE_TTL?" in refusal("", CRON_LEADER_LEASE_TTLS="5s")
+    read("", CRON_LEADER_ETCD_SERVICE_HOST="x", CRON_LEADER_ETCD_PORT="tcp://x:1")
+
+
+def test_what_a_run_is_given_is_not_read_as_configuration() -> None:
+    read("", CRON_LEADER_RUN_DEADLINE="2030-01-01T00:00:00Z", CRON_LEADER_NODE="x")
+
+
+@pytest.mark.parametrize(
+    ("option", "environ", "expected"),
+    [
+        ("o", {"NODE_ID": "e", "CRON_LEADER_NODE_ID": "v"}, "o"),
+        (None, {"NODE_ID": "e", "CRON_LEADER_NODE_ID": "v"}, "e"),
+        (None, {"CRON_LEADER_NODE_ID": "v"}, "v"),
+        (None, {}, "f"),
+    ],
+)
+def test_the_node_id_is_option_then_environment_then_file(
+    option: str | None, environ: dict[str, str], expected: str
+) -> None:
+    path = Path("c.toml")
+    path.write_text('[node]\nid = "f"')
+    assert load(path, environ=environ, node_id=option).node_id == expected
+
+
+def test_a_node_without_a_name_is_host_and_pid() -> None:
+    import os
+    import socket
+
+    assert read("").node_id == f"{socket.gethostname()}-{os.getpid()}"
+
+
+def test_a_bad_node_id_is_blamed_on_where_it_came_from() -> None:
+    assert 'NODE_ID = "a b"' in refusal("", NODE_ID="a b")
+
+
+def test_the_file_is_named_by_option_then_variable_then_working_directory(folder: Path) -> None:
+    for name in ("o.toml", "v.toml", "cron-leader.toml"):
+        Path(name).write_text(f'[fleet]\nname = "{name[0]}"')
+    environ = {"CRON_LEADER_CONFIG": "v.toml"}
+    assert load(Path("o.toml"), environ=environ).fleet == "o"
+    assert load(None, environ=environ).fleet == "v"
+    assert load(None, environ={}).fleet == "c"
+
+
+# ------------------------------------------------------------------ secrets
+
+
+def test_variables_are_filled_in_where_secrets_stand_and_nowhere_else() -> None:
+    text = '[ledger]\nurl = "postgresql://u:${PW}@h/x"\n' + JOB + DAILY
+    text += 'shell = \'echo ${PW}\'\nenv = { A = "${PW}", B = "$${PW}" }'
+    config = read(text, PW="hunter2")
+    assert config.ledger.url == "postgresql://u:hunter2@h/x"
+    assert config.jobs[0].env == {"A": "hunter2", "B": "${PW}"}
+    assert config.jobs[0].spec == ShellSpec("echo ${PW}")
+
+
+def test_secrets_are_not_in_the_repr_nor_in_the_digest(folder: Path) -> None:
+    (folder / "pw").write_text("sesame")
+    text = '[etcd]\nuser = "u"\npassword_file = "pw"\n[ledger]\nurl = "postgresql://u:${PW}@h/x"\n'
+    text += JOB + DAILY + RUNS + 'env = { A = "${PW}" }'
+    one, other = read(text, PW="hunter2"), read(text, PW="swordfish")
+    assert "sesame" not in repr(one)
+    assert "hunter2" not in repr(one)
+    assert one.digest == other.digest
+
+
+def test_the_digest_is_of_the_meaning_shared_by_a_fleet_not_of_the_text() -> None:
+    digest = read('[lease]\nttl = "10s"').digest
+    assert read('# note\n[lease]\nttl   = "10s"\n[node]\nid = "x"').digest == digest
+    assert read('[lease]\nttl = "11s"').digest != digest
+    assert read("", CRON_LEADER_LEASE_TTL="10s").digest == digest
+
+
+# ------------------------------------------------------------------ jobs from code
+
+
+def test_jobs_defined_in_code_pass_the_same_validation() -> None:
+    table = {"name": "x", "cron": "0 9 * * *", "python": "a.b:c", "timezone": None, "timeout": "5s"}
+    (job,) = build_jobs([table], where="@job", base=Path())
+    assert (job.name, job.timeout_s) == ("x", 5.0)
+    with pytest.raises(ConfigError, match=r'@job: \[\[job\]\] "x" timeout = "5": not a duration'):
+        build_jobs([table | {"timeout": "5"}], where="@job", base=Path())
+
+
+def test_merging_jobs_refuses_a_name_that_is_taken_and_changes_the_digest() -> None:
+    config = read(JOB + DAILY + RUNS)
+    (more,) = build_jobs(
+        [{"name": "x", "every": "5s", "python": "a.b:c"}], where="@job", base=Path()
+    )
+    merged = merge_jobs(config, [more])
+    assert [job.name for job in merged.jobs] == ["digest", "x"]
+    assert merged.digest != config.digest
+    assert merge_jobs(config, []) == config
+    with pytest.raises(ConfigError, match='job "digest" is defined twice'):
+        merge_jobs(config, config.jobs)
+
+
+# ------------------------------------------------------------------ the margin
+
+E_NS = 4 * S // 3
+"""What a server's minimum TTL of 2 s says of its election timeout, at etcd's defaults."""
+
+
+def lease(ttl: float, renew: float | None = None, margin: float | None = None) -> LeaseConfig:
+    ttl_ns = int(ttl * S)
+    return LeaseConfig(
+        ttl_ns,
+        ttl_ns // 3 if renew is None else int(renew * S),
+        None if margin is None else int(margin * S),
+    )
+
+
+def test_the_margin_is_the_election_timeout_and_drift_or_a_fifth_of_the_ttl() -> None:
+    assert check_margin(lease(5), E_NS) == E_NS + S // 5
+    assert check_margin(lease(60), E_NS) == 12 * S
+    assert check_margin(lease(10, margin=3), E_NS) == 3 * S
+
+
+def test_a_ttl_that_does_not_fit_is_refused_with_the_smallest_that_does() -> None:
+    with pytest.raises(ConfigError, match="the smallest ttl that fits is 4s"):
+        check_margin(lease(3), E_NS)
+    check_margin(lease(4), E_NS)
+
+
+@pytest.mark.parametrize("renew", [None, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("margin", [None, 2.0])
+@pytest.mark.parametrize("timeout", [0.5, 4 / 3, 5.0])
+def test_the_smallest_ttl_named_fits_and_one_second_less_does_not(
+    renew: float | None, margin: float | None, timeout: float
+) -> None:
+    if margin is not None and margin < timeout + 0.2:
+        return
+
+    def fits(ttl: int) -> bool:
+        if renew is not None and renew > ttl / 3:
+            return False
+        try:
+            check_margin(lease(ttl, renew, margin), int(timeout * S))
+        except ConfigError:
+            return False
+        return True
+
+    smallest = next(ttl for ttl in range(1, 100) if fits(ttl))
+    tight = lease(1, renew, margin)
+    with pytest.raises(ConfigError, match=f"the smallest ttl that fits is {smallest}s"):
+        check_margin(tight, int(timeout * S))
+
+
+def test_a_margin_below_the_election_timeout_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must be at least 1\.53s"):
+        check_margin(lease(10, margin=1), E_NS)
+
+
+# ------------------------------------------------------------------ units
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("250ms", S // 4), ("10s", 10 * S), ("1m30s", 90 * S), ("2h", 7200 * S), ("7d", 604800 * S)],
+)
+def test_durations_are_read_and_shown_alike(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
+    assert show_duration(ns) == text
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "1s1m", "-1s", "1.5s", "1 s", "1S", "9999999d"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_duration(text)
+
+
+def test_rates_are_per_second() -> None:
+    assert (parse_rate("10/s"), parse_rate("30/m"), parse_rate("0.5/s")) == (10.0, 0.5, 0.5)
+    with pytest.raises(ValueError):
+        parse_rate("0/s")
