@@ -7,6 +7,7 @@ have most likely met the same fate. The next operation connects anew.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -47,6 +48,8 @@ class Sessions:
     def __init__(self, url: str) -> None:
         self.where = place(url)
         self._conninfo = with_defaults(url)
+        # psycopg warns of what is on purpose here: refused pipelines, connections given up.
+        logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[Connection] = []
 

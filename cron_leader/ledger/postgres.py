@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import DictRow
 
 from cron_leader import fencing
 from cron_leader.core.model import Candidate, LedgerId, Past, Refused, Term
@@ -57,7 +56,7 @@ RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
 
 CHUNK = 5000
-"""Rows of a batch sent at once; between chunks the event loop runs."""
+"""Rows of a batch sent at once, so that the event loop runs in between."""
 
 _QUERIES = queries(Dialect.POSTGRES)
 
@@ -247,19 +246,12 @@ async def _transact(connection: Connection, statements: Sequence[Statement]) -> 
     """All of it in one round trip; rolled back on a definite error of the server."""
     try:
         async with connection.pipeline():
-            cursors = [await _queue(connection, *statement) for statement in statements]
+            cursors = [await connection.execute(t.encode(), p) for t, p in statements]
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
     except psycopg.Error:
         if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             await connection.execute("ROLLBACK")
         raise
-
-
-async def _queue(
-    connection: Connection, text: str, params: Arguments
-) -> psycopg.AsyncCursor[DictRow]:
-    await asyncio.sleep(0)
-    return await connection.execute(text.encode(), params)
 
 
 async def _execute(connection: Connection, text: str, params: Arguments = None) -> Rows:

@@ -50,7 +50,10 @@ WHERE election = :election AND fence < :fence AND ended_at IS NULL
 UPDATE cron_leader_term SET heartbeat_at = :now,
     planned_to = CASE WHEN planned_to < :planned_to THEN :planned_to ELSE planned_to END
 WHERE election = :election AND fence = :fence AND nonce = :nonce
-RETURNING fence
+
+-- name: term_stands
+SELECT fence FROM cron_leader_term
+WHERE election = :election AND fence = :fence AND nonce = :nonce
 
 -- name: plan_to
 UPDATE cron_leader_term SET planned_to = :planned_to
@@ -101,9 +104,9 @@ WHERE s.election = :election AND s.fence < :fence AND s.state IN ('due', 'runnin
 -- At-least-once, unless this slot has felled :takeovers leaders already.
 UPDATE cron_leader_slot AS s SET state = 'due', fence = :fence, node = :node,
     run_id = NULL, started_at = NULL
-FROM batch AS b
-WHERE s.job = b.job AND s.election = :election AND s.fence < :fence
+WHERE s.election = :election AND s.fence < :fence
     AND s.state IN ('due', 'running', 'retrying') AND s.state = 'running'
+    AND s.job IN (SELECT b.job FROM batch AS b)
     AND (SELECT count(*) FROM cron_leader_attempt AS a
          WHERE a.job = s.job AND a.scheduled_for = s.scheduled_for
              AND a.command_id = s.command_id AND a.state = 'abandoned') <= :takeovers
@@ -224,7 +227,7 @@ WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
 -- ------------------------------------------------------------------ views
 
 -- name: last_slots
-SELECT s.* FROM cron_leader_job AS j JOIN cron_leader_slot AS s ON s.job = j.job
-WHERE s.command_id = '' AND s.scheduled_for = (
-    SELECT max(m.scheduled_for) FROM cron_leader_slot AS m WHERE m.job = j.job AND m.command_id = ''
-)
+SELECT s.* FROM cron_leader_job AS j CROSS JOIN cron_leader_slot AS s
+WHERE s.job = j.job AND s.command_id = '' AND s.scheduled_for = (
+    SELECT m.scheduled_for FROM cron_leader_slot AS m WHERE m.job = j.job AND m.command_id = ''
+    ORDER BY m.scheduled_for DESC LIMIT 1)

