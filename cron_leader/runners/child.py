@@ -86,8 +86,12 @@ class Child:
         self._unwatch = watch_exit(pid, self.exited.set)
 
     def signal(self, number: int) -> None:
-        """Signal the whole group, as long as its id is certainly ours."""
-        if self._reaped:
+        """Signal the whole group, as long as its id is ours.
+
+        It is until its leader is reaped, by us or, once the job host that was to do it is dead, by
+        whoever inherits it: then another start time gives a stranger away.
+        """
+        if self._reaped or start_ticks(self.pid) not in (self.start, 0):
             return
         try:
             os.killpg(self.pid, number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,7 @@ class Wrappers:
         self._context = context
         self._spare: Child | None = None
         self._restock: asyncio.TimerHandle | None = None
+        self._starting = asyncio.Lock()
         self._closed = False
 
     def stock(self) -> None:
@@ -48,7 +50,11 @@ class Wrappers:
         if self._restock is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._restock = loop.call_later(_RESTOCK_AFTER_S, self.stock)
-        return child or self._start()
+        if child is None:
+            async with self._starting:  # many at once: the loop gets its turn after each
+                await asyncio.sleep(0)
+                child = self._start()
+        return child
 
     def go(self, run: Run, deadline_ns: int) -> Mapping[str, object]:
         run_deadline = self._context.clock.wall() + timedelta(seconds=run.job.timeout_s)
@@ -92,7 +98,7 @@ class Wrappers:
 
 
 async def _discard(child: Child) -> None:
-    child.control.close()  # end of file: it exits by itself, if it has not already
+    child.signal(signal.SIGKILL)
     await child.bury()
     child.let_go()
     os.close(child.output)

@@ -33,6 +33,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cron_leader.jobs import Tick, definitions, resolve
+from cron_leader.runners.failure import traceback_text
 from cron_leader.runners.wrapper import change_folder, die_with, is_late, tell, wait_for_go
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     import subprocess
 
 _KEPT = ("PATH", "HOME", "LANG", "TZ")
-_MAX_TEXT = 16 * 1024  # of a traceback; must fit in the socket's buffer: nobody reads until the end
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -166,7 +166,7 @@ def _note_failure(errors: list[dict[str, str]], what: str, call: Callable[[], ob
     except BaseException as error:
         line = traceback.format_exception_only(error)[-1].strip()
         line = line.removeprefix("LookupError: ")
-        errors.append({"what": what, "error": line, "traceback": _traceback(error)})
+        errors.append({"what": what, "error": line, "traceback": traceback_text(error)})
         return False
     return True
 
@@ -217,7 +217,7 @@ def serve_run(control: int, parent: int) -> NoReturn:
     try:
         function = resolve(go["target"])
     except BaseException as error:
-        _leave(control, 1, "failed", _traceback(error))
+        _leave(control, 1, "failed", traceback_text(error))
     if is_late(go["deadline_ns"]):
         tell(control, "late")
         os._exit(0)
@@ -244,7 +244,7 @@ def _call(function: Callable[[Tick], object], tick: Tick, stop: _Stop) -> tuple[
     except SystemExit as error:
         return _exit_code(error)
     except BaseException as error:
-        return 1, _traceback(error)
+        return 1, traceback_text(error)
     return 0, None
 
 
@@ -273,19 +273,6 @@ def _exit_code(error: SystemExit) -> tuple[int, str | None]:
             return code & 0xFF, None
         case text:
             return 1, str(text)
-
-
-def _traceback(error: BaseException) -> str:
-    """From the user's first frame on, within _MAX_TEXT: the end says the most."""
-    frame = error.__traceback__
-    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
-        frame = frame.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frame))
-    return text if len(text) <= _MAX_TEXT else f"...\n{text[-_MAX_TEXT:]}"
-
-
-def _is_ours(path: str) -> bool:
-    return path in (__file__, resolve.__code__.co_filename) or "importlib" in path
 
 
 def _leave(control: int, code: int, word: str, text: str) -> NoReturn:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import traceback
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from inspect import iscoroutinefunction
@@ -21,6 +20,7 @@ from cron_leader.core.model import Job, PythonSpec, Run
 from cron_leader.errors import ConfigError
 from cron_leader.jobs import Tick, resolve
 from cron_leader.runners.context import Context
+from cron_leader.runners.failure import traceback_text
 from cron_leader.runners.life import LATE, Life
 
 _CANCEL_S = 0.2  # what a function has for its clean-up even when there is no grace
@@ -99,7 +99,7 @@ class InlineLife(Life):
         except SystemExit as error:
             return None if error.code in (None, 0) else f"exit code {error.code}"
         except BaseException as error:
-            return "".join(traceback.format_exception(error.with_traceback(_inner(error))))
+            return traceback_text(error)
         return None
 
     def _tick(self) -> Tick:
@@ -134,8 +134,3 @@ class InlineLife(Life):
             wait_s = max(grace_s, _CANCEL_S)
             later = asyncio.get_running_loop().call_later(wait_s, self._give_up.set)
             self._timers.append(later)
-
-
-def _inner(error: BaseException) -> Any:
-    """The traceback without our own frame."""
-    return error.__traceback__.tb_next if error.__traceback__ else None

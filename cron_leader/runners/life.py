@@ -214,13 +214,23 @@ class ProcessLife(Life):
         listening = asyncio.create_task(self._listen(child))
         try:
             await child.exited.wait()
-            ended_ns = self.context.clock.boot_ns()
+            ended_ns, ended_at = self.context.clock.boot_ns(), self.context.clock.wall()
             code = await self._bury(child)
             await asyncio.wait({listening}, timeout=_DRAIN_S)
             await output.drain(_DRAIN_S)
         finally:
             listening.cancel()
-        self._ended(self._judge(code, ended_ns, output.text()))
+        error, exit_code = self._judge(code)
+        self._ended(
+            Result(
+                exit_code=exit_code,
+                timed_out=self._timed_out,
+                error=error,
+                output=output.text(),
+                finished_at=ended_at,
+                duration_ns=ended_ns - self._started_ns,
+            )
+        )
 
     async def _listen(self, child: Child) -> None:
         """What a python run says of its end; a command's control socket is closed by now."""
@@ -229,26 +239,20 @@ class ProcessLife(Life):
                 case ["raised", int(code), str(text)]:
                     self._failure = (code, text)
 
-    def _judge(self, code: int | str, ended_ns: int, output: str | None) -> Result:
+    def _judge(self, code: int | str) -> tuple[str | None, int | None]:
+        """(error, exit code as a shell counts) of a run that was reaped with `code`."""
+        if isinstance(code, str):
+            return self._timed_out_text() if self._timed_out else code, None
         error = None
         if self._timed_out:
             error = self._timed_out_text()
         elif self._failure is not None and code != -signal.SIGKILL:
             code, error = self._failure
-        elif isinstance(code, str):
-            error = code
         elif code < 0:
             error = f"killed by {_signal_name(-code)}"
         elif code > 0:
             error = f"exit code {code}"
-        return Result(
-            exit_code=None if isinstance(code, str) else shell_code(code),
-            timed_out=self._timed_out,
-            error=error,
-            output=output,
-            finished_at=self.context.clock.wall(),
-            duration_ns=ended_ns - self._started_ns,
-        )
+        return error, shell_code(code)
 
     def _time_out(self) -> None:
         self._timed_out = True

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.runners.stage import (
     Prepared,
@@ -42,6 +43,17 @@ async def test_a_hundred_runs_leave_no_descriptor_task_thread_or_zombie(tmp_path
         await asyncio.sleep(0.1)
         assert footprint() == before
     assert not psutil.Process().children()
+
+
+async def test_runs_end_where_the_kernel_or_the_container_has_no_pidfd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    (tmp_path / "tidy.py").write_text("def f(tick): pass\n")
+    jobs = [shell("exit 3"), shell("exec sleep 600", timeout_s=0.2), python("tidy:f")]
+    async with stage(*jobs, base=tmp_path) as s:
+        codes = [(await s.play(job)).exit_code for job in jobs]
+    assert codes == [3, 143, 0]
 
 
 async def several(s: Stage, jobs: list) -> None:  # type: ignore[type-arg]
