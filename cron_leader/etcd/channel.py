@@ -41,6 +41,7 @@ OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
 )
+_READS = frozenset({"KV/Range", "Lease/LeaseTimeToLive"})
 _HAS_LEADER = ("hasleader", "true")
 _STUBS = {
     "KV": rpc.KVStub,
@@ -72,10 +73,11 @@ class Etcd:
         self._unreachable = False
 
     async def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
-        """Send to the current endpoint; to the next ones only while nothing was sent at all.
+        """Send to the current endpoint, then to the others: a read until one answers, a write
+        only while nothing was sent at all.
 
-        timeout_s bounds each try. Raises EtcdUnavailable (perhaps applied, unless NotSent) or
-        EtcdRefused (certainly not applied).
+        timeout_s bounds each try. Raises EtcdUnavailable (a write perhaps applied, unless NotSent)
+        or EtcdRefused (certainly not applied).
         """
         failures: list[EtcdUnavailable | EtcdRefused] = []
         for _ in self._endpoints:
@@ -83,6 +85,10 @@ class Etcd:
             try:
                 return await self._authenticated(endpoint, method, request, timeout_s)
             except (NotSent, Misconfigured) as failure:
+                failures.append(failure)
+            except EtcdUnavailable as failure:
+                if method not in _READS:
+                    raise
                 failures.append(failure)
         raise _summary(failures)
 
@@ -226,7 +232,9 @@ def _summary(failures: Sequence[EtcdUnavailable | EtcdRefused]) -> EtcdUnavailab
     text = "; ".join(dict.fromkeys(str(failure) for failure in failures))
     if all(isinstance(failure, Misconfigured) for failure in failures):
         return EtcdRefused(text, permanent=True)
-    return NotSent(text)
+    if all(isinstance(failure, NotSent | Misconfigured) for failure in failures):
+        return NotSent(text)
+    return EtcdUnavailable(text)
 
 
 def _addresses(config: EtcdConfig) -> tuple[bool, list[str]]:

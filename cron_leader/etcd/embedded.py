@@ -54,11 +54,15 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:
-    """heartbeat_ms and election_ms as etcd's own flags; extra: further flags, as given."""
+    """heartbeat_ms and election_ms as etcd's own flags; extra: further flags, as given.
+
+    tls: the flags in extra make it speak TLS to clients. Ready then means that it listens.
+    """
 
     heartbeat_ms: int = 50
     election_ms: int = 500
     extra: Sequence[str] = field(default=())
+    tls: bool = False
 
 
 def find_etcd() -> Path:
@@ -172,7 +176,7 @@ class EmbeddedEtcd:
         """Until a linearizable read is answered; EtcdUnavailable, with the log's end, if not."""
         until = time.monotonic() + timeout_s
         while self._child is not None and self._child.poll() is None:
-            if _answers(self._ports.client):
+            if self._answers():
                 return
             if time.monotonic() > until:
                 break
@@ -202,7 +206,8 @@ class EmbeddedEtcd:
         child.wait()
 
     def _argv(self) -> list[str]:
-        client, peer = (f"http://127.0.0.1:{p}" for p in (self._ports.client, self._ports.peer))
+        client = f"{'https' if self._options.tls else 'http'}://{self.endpoint}"
+        peer = f"http://127.0.0.1:{self._ports.peer}"
         peers = self._peers or {self._name: self._ports}
         etcd = [
             str(self._binary),
@@ -224,6 +229,10 @@ class EmbeddedEtcd:
             return etcd
         return [sys.executable, "-S", "-E", "-c", _DIES_WITH_PARENT, str(os.getpid()), *etcd]
 
+    def _answers(self) -> bool:
+        port = self._ports.client
+        return _listens(port) if self._options.tls else _reads(port)
+
     def _lost_its_port(self) -> bool:
         alone = self._peers is None
         return alone and b"address already in use" in self.log.read_bytes()
@@ -233,7 +242,15 @@ class EmbeddedEtcd:
         return lines[-1][:300] if lines else "it said nothing"
 
 
-def _answers(port: int) -> bool:
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _reads(port: int) -> bool:
     """Whether a linearizable read works, asked through etcd's JSON gateway."""
     connection = HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:

@@ -56,6 +56,7 @@ class KeyWatch:
     """`async with` it, at which etcd has confirmed the watch; then await `change()`.
 
     revision: the first one wanted; older events, which a reset cluster may deliver, are dropped.
+    etcd confirms a watch of compacted revisions too, and ends it within its next round (100 ms).
     """
 
     def __init__(
