@@ -10,6 +10,9 @@ BIN = $(VENV)/bin
 INPUTS = pyproject.toml constraints.txt
 PYTEST = $(BIN)/python -m pytest
 
+# Modules are compiled once and not at each start, whatever the caller's environment says.
+COMPILED = env -u PYTHONDONTWRITEBYTECODE
+
 # The scenarios need root and network namespaces: `make chaos`. CI runs both: TESTS=tests.
 SCENARIOS = tests/chaos/test_scenarios.py
 TESTS = tests --ignore=$(SCENARIOS)
@@ -21,8 +24,8 @@ PYTEST_ARGS =
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.test ## three nodes, four failovers, a verdict from the ledger (< 60 s)
-	@$(BIN)/cron-leader demo $(DEMO_ARGS)
+demo: $(VENV)/.test ## three nodes, four acts, a verdict from the ledger (< 60 s)
+	@$(COMPILED) $(BIN)/cron-leader demo $(DEMO_ARGS)
 
 test: $(VENV)/.test ## every test that needs no root (PYTEST_ARGS="-k word" to choose)
 	$(PYTEST) $(TESTS) $(PYTEST_ARGS)
@@ -33,7 +36,7 @@ lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 	$(BIN)/mypy
 
 bench: $(VENV)/.test ## the figures of the README, measured here
-	@$(BIN)/python -m bench $(BENCH_ARGS)
+	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
 chaos: $(VENV)/.test ## lease-stall and split-brain in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
@@ -42,8 +45,7 @@ clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 
 # The stamp files are touched last: an install that broke off is begun again.
-# PYTHONDONTWRITEBYTECODE is dropped so that modules are compiled once, here, and not at each start.
-PIP = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pip --disable-pip-version-check \
+PIP = $(COMPILED) $(BIN)/python -m pip --disable-pip-version-check \
   install --quiet --constraint constraints.txt
 
 $(VENV)/.venv:

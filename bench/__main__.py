@@ -95,7 +95,7 @@ def _postgres() -> Iterator[str | None]:
 
 
 async def run(options: argparse.Namespace) -> int:
-    console = Console()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     with (
         tempfile.TemporaryDirectory(prefix="cron-leader-bench-") as folder,
         EmbeddedEtcd(Path(folder) / "etcd") as etcd,
@@ -116,9 +116,10 @@ async def _measure(bench: Bench, names: Sequence[str]) -> list[Measured]:
 
 def table(figures: Sequence[Measured]) -> Table:
     """A missed target is marked; only a missed safety target is a failure."""
-    shown = Table("figure", "measured", "target", "", "samples", "beside")
-    for column in (1, 2, 4):
-        shown.columns[column].justify = "right"
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("figure", "measured", "target", "", "samples", "beside"):
+        numeric = title in {"measured", "target", "samples"}
+        shown.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for figure in figures:
         match figure:
             case Skipped(name, why):

@@ -65,7 +65,7 @@ def test_rows_and_gaps_together_explain_every_slot() -> None:
         (replace(GOOD, slots=(*GOOD.slots, slot(0))), "rows beyond the schedule"),
         (replace(GOOD, slots=(*GOOD.slots, slot(4))), "duplicates: rows or runs"),
         (replace(GOOD, doubled_runs=1), "duplicates: rows or runs"),
-        (replace(GOOD, marks=("1", "1")), "slots run twice, by 2 marks of their own"),
+        (replace(GOOD, marks=("1", "1")), "slots run twice, by their own marks"),
         (replace(GOOD, slots=(slot(1), slot(4, "running"))), "slots left unfinished"),
         (replace(GOOD, refused=0), "stale writes refused"),
         (replace(GOOD, accepted=1), "stale writes accepted"),

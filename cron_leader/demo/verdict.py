@@ -150,7 +150,7 @@ def judge(
         _none(
             "duplicates: rows or runs", sum(n - 1 for n in rows.values()) + evidence.doubled_runs
         ),
-        _none(f"slots run twice, by {len(evidence.marks)} marks of their own", again),
+        _none("slots run twice, by their own marks", again),
         _none("slots left unfinished", unfinished(evidence)),
         Check("stale writes refused", str(evidence.refused), ">= 1", evidence.refused > 0),
         _none("stale writes accepted", evidence.accepted),
