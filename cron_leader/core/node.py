@@ -22,6 +22,7 @@ from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom, Pool
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.messages import Effect, Event, Now
 from cron_leader.core.model import Applied, Candidate, DueRow, Job, Past, Refused, Taken, Term
+from cron_leader.core.schedule import EPOCH
 from cron_leader.core.takeover import settle
 
 HEARTBEAT_NS = SECOND_NS
@@ -171,7 +172,7 @@ class Node:
 
     def _look_at_clocks(self) -> None:
         now = self._now
-        offset = now.wall - _since_boot(now.boot_ns)
+        offset = now.wall - EPOCH - timedelta(microseconds=now.boot_ns // 1000)
         if self._offset is not None and self._nonce is not None:
             jump = offset - self._offset
             if abs(jump) > timedelta(microseconds=self._limits.margin_ns // 2000):
@@ -233,7 +234,7 @@ class Node:
     def _on_finish(self, event: m.FinishAnswered) -> None:
         run = self._dispatch.on_finish(event.run_id)
         if isinstance(event.answer, Refused):
-            self._refused(event.answer, event.nonce, run and run.term.fence)
+            self._refused(event.answer, event.nonce, run.term.fence if run else None)
 
     def _on_candidacy(self, event: _Candidacy) -> None:
         match event:
@@ -416,8 +417,11 @@ class Node:
         if not isinstance(answer, Refused):
             return True
         assert self._nonce is not None
-        self._refused(answer, self._nonce, self.term and self.term.fence)
+        self._refused(answer, self._nonce, self._fence())
         return False
+
+    def _fence(self) -> int | None:
+        return self.term.fence if self.term is not None else None
 
     def _refused(self, answer: Refused, nonce: str, fence: int | None) -> None:
         self._emit("ledger.refused", what=answer.what, high=answer.high, fence=fence)
@@ -438,7 +442,7 @@ class Node:
             return
         if self._in_term():
             self._close_gate(_SHUT_BY.get(reason))
-            self._emit("term.ended", reason=reason, fence=self.term and self.term.fence)
+            self._emit("term.ended", reason=reason, fence=self._fence())
         assert self._nonce is not None
         self._do(m.Abandon(self._nonce))
         if self.term is not None and reason not in _UNRECORDED:
@@ -494,8 +498,6 @@ class Node:
                 pass
 
     def _on_supervisor_gone(self) -> None:
-        if self.phase is Phase.STOPPED:
-            return
         self._exit = m.Exit(1, "the supervisor died")
         if self._stop_ns is None:
             self._begin_stop()
@@ -514,8 +516,14 @@ class Node:
     # ------------------------------------------------------------------ what time brings
 
     def _proceed(self) -> None:
-        """Everything that is due at this instant, in the phase the node is in."""
-        match self.phase:
+        """Everything that is due at this instant, phase after phase until none follows."""
+        before = None
+        while self.phase is not before:
+            before = self.phase
+            self._proceed_in(before)
+
+    def _proceed_in(self, phase: Phase) -> None:
+        match phase:
             case Phase.OUT:
                 self._proceed_out()
             case Phase.JOINING:
@@ -701,7 +709,3 @@ _Candidacy = (
     | m.Left
     | _LedgerAnswer
 )
-
-
-def _since_boot(boot_ns: int) -> timedelta:
-    return timedelta(microseconds=boot_ns // 1000)

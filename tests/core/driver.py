@@ -30,12 +30,10 @@ S = 1_000_000_000
 TTL, MARGIN = 10 * S, 2 * S
 E = TypeVar("E")
 
-LIMITS = Limits(
-    ttl_ns=TTL, margin_ns=MARGIN, drain_s=30, max_clock_skew_s=5, pool=Pool(64, 10.0)
-)
+LIMITS = Limits(ttl_ns=TTL, margin_ns=MARGIN, drain_s=30, max_clock_skew_s=5, pool=Pool(64, 10.0))
 
 
-def job(name: str = "beat", every_s: float = 60, **options: object) -> Job:
+def job(name: str = "beat", every_s: float = 1, **options: object) -> Job:
     schedule = options.pop("schedule", Every(timedelta(seconds=every_s)))
     return Job(name, schedule, CommandSpec(("true",)), **options)  # type: ignore[arg-type]
 
@@ -71,7 +69,7 @@ class Driver:
         return self.effects
 
     def after(self, seconds: float, event: Event | None = None) -> list[Effect]:
-        self.boot_ns += int(seconds * S)
+        self.boot_ns += round(seconds * S)
         self.wall += timedelta(seconds=seconds)
         return self.step(event)
 
@@ -134,7 +132,7 @@ class Driver:
         won = {c.run_id: (c.seen or 0) + 1 for c in take.batch.claims}
         return self.step(m.BatchAnswered(take.term.nonce, take.batch, Taken(won)))
 
-    def fly(self, seconds: float = 60) -> Run:
+    def fly(self, seconds: float = 1) -> Run:
         """From now to the next slot, and its run to `running`."""
         self.after(seconds)
         self.grant(self.asked(m.Take))

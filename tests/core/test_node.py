@@ -8,9 +8,9 @@ import pytest
 
 from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
-from cron_leader.core.model import Applied, Past, Refused
+from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused
 from cron_leader.core.node import EndReason, Phase
-from tests.core.driver import MARGIN, S, T0, TTL, Driver, job, patient
+from tests.core.driver import MARGIN, S, T0, TTL, Driver, job, patient, result
 
 NEWER = Refused("claim", 9)
 
@@ -227,7 +227,7 @@ def test_events_of_an_older_nonce_are_dropped() -> None:
 
 
 def test_the_heartbeat_is_sent_each_second_one_at_a_time() -> None:
-    d = Driver().lead()
+    d = Driver([job(every_s=60)]).lead()
     d.after(1)
     assert d.asked(m.Heartbeat).planned_to == d.wall
     d.after(1)
@@ -350,7 +350,8 @@ def test_a_ledger_lost_while_settling_is_not_waited_for_for_ever() -> None:
 
 
 def test_a_clock_jump_shuts_the_gate_until_leadership_is_proven_again() -> None:
-    d = Driver().lead()
+    d = Driver([job(every_s=3600)]).lead()
+    d.after(0.1)
     d.wall += timedelta(seconds=300)
     d.step()
     assert d.told("clock.stepped")["by_ms"] == 300_000
@@ -359,8 +360,9 @@ def test_a_clock_jump_shuts_the_gate_until_leadership_is_proven_again() -> None:
     d.asked(m.Verify)
     d.step(m.Verified(d.nonce, jumped_ns))
     assert d.node.gate.jumped_ns == jumped_ns  # no renewal since
+    d.after(0.95)
     assert d.node.wake_boot_ns() == jumped_ns + S
-    d.after(1)
+    d.after(0.05)
     d.asked(m.Verify)
     d.renew()
     d.step(m.Verified(d.nonce, d.boot_ns))
@@ -422,7 +424,7 @@ def test_a_supervisor_silent_towards_a_follower_is_no_term_event() -> None:
 
 
 def test_without_its_supervisor_a_leader_kills_its_runs_records_them_and_goes() -> None:
-    d = Driver([job(on_lost_leadership="finish")]).lead()
+    d = Driver([job(on_lost_leadership=OnLostLeadership.FINISH)]).lead()
     run = d.fly()
     d.step(m.SupervisorGone())
     assert d.asked(m.Kill) == m.Kill(run.run_id, 0)
@@ -532,7 +534,7 @@ def test_the_deadline_passing_in_mid_drain_ends_the_term_and_the_node_still_exit
     assert d.told("term.ended")["reason"] == EndReason.DEADLINE
     d.asked(m.Kill)
     assert not d.all(m.Leave)  # runs first
-    d.step(m.RunEnded(run.run_id, Driver and _killed()))
+    d.step(m.RunEnded(run.run_id, result("killed by SIGKILL")))
     d.asked(m.Leave)
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
@@ -559,7 +561,7 @@ def test_a_run_that_does_not_die_holds_the_keys_up_for_half_a_margin_only() -> N
 
 
 def test_a_stopped_node_that_still_has_a_finish_run_waits_for_it() -> None:
-    d = Driver([job(on_lost_leadership="finish")]).lead()
+    d = Driver([job(on_lost_leadership=OnLostLeadership.FINISH)]).lead()
     run = d.fly()
     d.step(m.KeyDeleted(d.nonce))
     assert not d.all(m.Kill)
@@ -574,7 +576,19 @@ def test_a_stopped_node_that_still_has_a_finish_run_waits_for_it() -> None:
     d.asked(m.Exit)
 
 
-def _killed() -> object:
-    from tests.core.driver import result
+def test_a_key_lost_in_line_starts_the_candidacy_over() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.KeyDeleted(d.nonce))
+    assert d.quiet("term.ended")
+    d.asked(m.Leave)
 
-    return result("killed by SIGKILL")
+
+def test_losing_the_supervisor_with_a_claim_on_its_way_waits_for_the_answer() -> None:
+    d = Driver().lead()
+    d.after(1)
+    take = d.asked(m.Take)
+    d.step(m.SupervisorGone())
+    assert not d.all(m.CloseTerm)
+    d.grant(take)
+    d.asked(m.WritePutBack)
