@@ -65,14 +65,12 @@ def _due(
     job: Job, since: datetime, now: datetime, on_time: timedelta
 ) -> tuple[tuple[datetime, ...], Reason]:
     """The slots of (since, now] to run, ascending, and the reason why older ones are missed."""
-    match job.catchup:
-        case Catchup.LATEST:
-            return _newest(job.schedule, since, now, 1), Reason.COALESCED
-        case Catchup.ALL:
-            return _newest(job.schedule, since, now, job.catchup_limit), Reason.LIMIT
-        case Catchup.NONE:
-            punctual = max(since, now - on_time - _TICK)
-            return _newest(job.schedule, punctual, now, None), Reason.NO_LEADER
+    if job.catchup is Catchup.LATEST:
+        return _newest(job.schedule, since, now, 1), Reason.COALESCED
+    if job.catchup is Catchup.ALL:
+        return _newest(job.schedule, since, now, job.catchup_limit), Reason.LIMIT
+    punctual = max(since, now - on_time - _TICK)
+    return _newest(job.schedule, punctual, now, None), Reason.NO_LEADER
 
 
 def _newest(

@@ -131,7 +131,7 @@ CHANGES = {
     "Pacific/Apia": ("2011-12-30T10:00Z",),
     "UTC": ("2024-02-29T12:00Z",),
 }
-AROUND = timedelta(hours=30)
+AROUND = timedelta(hours=26)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def debian_cron(drawn: Drawn, clock: list[tuple[datetime, datetime]]) -> list[da
 def test_slots_around_a_clock_change_are_those_debian_cron_runs(zone: str, change: str) -> None:
     rng = random.Random(f"{zone} {change}")
     clock = clock_around(zone, change)
-    for _ in range(6):
+    for _ in range(4):
         drawn = draw(rng, clock[len(clock) // 2][1])
         check_against(drawn, zone, debian_cron(drawn, clock), clock, rng)
 
@@ -235,8 +235,8 @@ def check_against(
     begin, end = clock[0][0] - TICK, clock[-1][0]
     slots = [at for at in islice(fires(schedule, begin), len(runs) + 1) if at <= end]
     assert slots == runs, label
-    moments = [begin + rng.random() * (end - begin) for _ in range(8)]
-    for at in sorted(moments + [slot + d for slot in runs[::9] for d in (-TICK, 0 * TICK, TICK)]):
+    moments = [begin + rng.random() * (end - begin) for _ in range(6)]
+    for at in sorted(moments + [slot + d for slot in runs[::19] for d in (-TICK, 0 * TICK, TICK)]):
         after, before = bisect_right(runs, at), bisect_left(runs, at)
         if after < len(runs):
             assert schedule.next_after(at) == runs[after], (label, at)
@@ -250,7 +250,7 @@ def test_days_over_years_are_those_of_the_calendar() -> None:
     rng = random.Random(8)
     begin = datetime(1999, 12, 31, tzinfo=UTC)
     days = [begin + timedelta(days=n) for n in range(1500)]
-    for _ in range(10):
+    for _ in range(6):
         drawn = draw(rng, rng.choice(days))
         daily = replace(drawn, text="0 0 " + drawn.text.split(maxsplit=2)[2])
         expected = [day for day in days if daily.falls_on(day.date())]
