@@ -13,7 +13,7 @@ from pathlib import Path
 from cron_leader.clock import SystemClock
 from cron_leader.config import Config, build_jobs, load, merge_jobs
 from cron_leader.errors import CronLeaderError
-from cron_leader.events import Emitter
+from cron_leader.events import Emitter, Sink
 from cron_leader.log import console_sink, json_sink, set_title
 
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CronLeaderError as error:
         if options.log_level == "debug":
             traceback.print_exc()
-        print(f"cron-leader: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
 
 
@@ -39,10 +39,10 @@ async def _run(config: Config, options: argparse.Namespace) -> int:
     config, handlers = await _with_modules(config)
     emit("config.loaded", jobs=len(config.jobs), digest=config.digest)
     daemon = Daemon(config, clock=clock, emit=emit, handlers=handlers)
-    code = await daemon.run()
-    if daemon.why:
-        print(f"cron-leader: {daemon.why}", file=sys.stderr)  # noqa: T201
-    return code
+    done = await daemon.run()
+    if done.text:
+        print(f"error: {done.text}", file=sys.stderr)  # noqa: T201
+    return done.code
 
 
 async def _with_modules(config: Config) -> tuple[Config, tuple[str, ...]]:
@@ -51,13 +51,12 @@ async def _with_modules(config: Config) -> tuple[Config, tuple[str, ...]]:
         return config, ()
     from cron_leader.runners import describe
 
-    base = config.path.parent if config.path else Path.cwd()
-    described = await describe(config.modules, cwd=base)
-    more = build_jobs(described.jobs, where="@job", base=base)
+    described = await describe(config.modules, cwd=config.base)
+    more = build_jobs(described.jobs, where="@job", base=config.base)
     return merge_jobs(config, more), described.handlers
 
 
-def _sink(config: Config, options: argparse.Namespace):  # type: ignore[no-untyped-def]
+def _sink(config: Config, options: argparse.Namespace) -> Sink:
     tty = sys.stdout.isatty()
     if (options.log_format or ("console" if tty else "json")) == "json":
         return json_sink(sys.stdout, level=options.log_level)

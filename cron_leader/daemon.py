@@ -28,7 +28,10 @@ from cron_leader.errors import (
     LedgerUncertain,
     LedgerUnusable,
 )
-from cron_leader.etcd import Candidacy, Etcd, Seat, measure_election_timeout
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.election import Candidacy
+from cron_leader.etcd.keys import Seat
+from cron_leader.etcd.lease import measure_election_timeout
 from cron_leader.events import Emit
 from cron_leader.ledger import open_ledger
 from cron_leader.link import Link
@@ -43,7 +46,7 @@ NS = 1_000_000_000
 
 
 class Daemon:
-    """One node's process. `run()` returns its exit code."""
+    """One node's process, from `run()` to its exit."""
 
     def __init__(
         self, config: Config, *, clock: Clock, emit: Emit, handlers: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class Daemon:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._candidacy: tuple[str, Candidacy] | None = None
+        self._lease = 0
         self._exit: m.Exit | None = None
         self._told_deadline_ns = 0
         self._stepped_ns = clock.boot_ns()
@@ -60,8 +64,8 @@ class Daemon:
 
     # ------------------------------------------------------------------ start and stop
 
-    async def run(self) -> int:
-        """Start, lead and follow until told to stop; the exit code."""
+    async def run(self) -> m.Exit:
+        """Start, lead and follow until told to stop; the exit code, and why if it is not 0."""
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._post, m.StopAsked(int(number)))
@@ -75,8 +79,8 @@ class Daemon:
         finally:
             await self._stop()
         assert self._exit is not None
-        self._emit("node.stopped", **({"error": self._exit.text} if self._exit.text else {}))
-        return self._exit.code
+        self._emit("node.stopped", error=self._exit.text or None)
+        return self._exit
 
     async def _start(self) -> bool:
         """Whether both services answered and the node stands; a signal ends the waiting."""
@@ -136,6 +140,8 @@ class Daemon:
             report=self._post,
             clock=self._clock,
             ack_timeout_s=margin_ns / 2 / NS,
+            modules=config.modules,
+            base=config.base,
         )
         await self._runners.start(config.jobs)
         self._scribe = Scribe(self._ledger, post=self._post, clock=self._clock, emit=self._emit)
@@ -258,13 +264,14 @@ class Daemon:
 
     async def _join(self, nonce: str, lease: int) -> None:
         config = self._config
+        self._lease = lease
         if self._link is not None and not await self._tell_lease(lease):
             self._post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
             return
         seat = Seat(
             prefix=config.prefix,
             fleet=config.fleet,
-            shard="0",
+            shard=0,
             node=config.node_id,
             nonce=nonce,
             lease=lease,
@@ -313,7 +320,7 @@ class Daemon:
     async def _ask_supervisor(self) -> None:
         assert self._link is not None
         while self._candidacy is not None:
-            if await self._tell_lease(self._candidacy[1].seat.lease):
+            if await self._tell_lease(self._lease):
                 self._post(m.SupervisorAnswered())
                 return
             await asyncio.sleep(RETRY_S[0])

@@ -54,8 +54,10 @@ class Emitter:
     def __call__(self, event: str, **fields: object) -> None:
         if event not in VOCABULARY:
             raise ValueError(f"{event!r} is not in the event vocabulary")
-        line = {"ts": timestamp(self._wall()), "event": event, **self._base}
-        line |= {k: timestamp(v) if isinstance(v, datetime) else v for k, v in fields.items()}
+        line: dict[str, object] = {"ts": timestamp(self._wall()), "event": event, **self._base}
+        for key, value in fields.items():
+            if value is not None:
+                line[key] = timestamp(value) if isinstance(value, datetime) else value
         for sink in self._sinks:
             sink(line)
 

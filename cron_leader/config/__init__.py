@@ -84,6 +84,11 @@ class Config:
         """The name under which fences are compared: `<fleet>/<shard>`."""
         return f"{self.fleet}/0"
 
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths, and the modules of [jobs], are relative to."""
+        return self.path.parent if self.path is not None else Path.cwd()
+
 
 def load(
     path: Path | None,

@@ -72,6 +72,8 @@ class Candidacy:
         self._maybe_granted = False
         self._leaving = False
         self._left = asyncio.Event()
+        self.revoked = False
+        """Whether etcd has confirmed that the lease is gone."""
 
     async def run(self) -> None:
         """Until left, failed, or the lease is gone. Failures are reported, not raised."""
@@ -172,7 +174,9 @@ class Candidacy:
     # -------------------------------------------------------------- the way out
 
     async def _fail(self, reason: str, text: str, *, permanent: bool = False) -> None:
-        await self._release()
+        """In line, clean up. A leader is told first: its keys go when it leaves, runs ended."""
+        if self._tenure is None:
+            await self._release()
         self._report(JoinFailed(self._seat.nonce, reason, text, permanent))
 
     async def _release(self) -> None:
@@ -211,6 +215,7 @@ class Candidacy:
             except EtcdRefused:
                 return
             else:
+                self.revoked = True
                 return
 
 
