@@ -101,6 +101,9 @@ app.command()(demo.demo)
 def invoke(args: Sequence[str]) -> int:
     """Run one command; its exit code. Errors are a line each, with a traceback only at debug."""
     words, level = _take_level(args)
+    if level not in runner.LEVELS:
+        output.complain(f"--log-level {level!r} is not one of {', '.join(runner.LEVELS)}")
+        return output.Exit.USAGE
     try:
         code = typer.main.get_command(app).main(
             args=words, prog_name="cron-leader", standalone_mode=False

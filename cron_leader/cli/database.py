@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Annotated
 
@@ -35,6 +34,8 @@ def migrate(
 
         print(migration_sql(loaded.ledger.url), end="")
         return
+    import asyncio
+
     identity = asyncio.run(_migrate(loaded))
     if as_json:
         output.print_json(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cron_leader.clock import SystemClock
 from cron_leader.config import Config
 from cron_leader.errors import CronLeaderError, LedgerUncertain
-from cron_leader.etcd.channel import Etcd
-from cron_leader.etcd.survey import Survey, survey
 from cron_leader.ledger.views import Reader, SlotRow, TermRow, open_reader
+
+if TYPE_CHECKING:
+    from cron_leader.etcd.survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Found:
 
 def look(config: Config) -> Found:
     """Ask both; never raises for one that does not answer."""
+    import asyncio
+
     errors: list[CronLeaderError] = []
     etcd: Survey | None = None
     ledger: LedgerView | None = None
@@ -61,6 +64,10 @@ def reader_of(config: Config) -> Reader:
 
 
 async def _survey(config: Config) -> Survey:
+    # gRPC is slow to load, and a wrong `etcd3` package is refused here: in this command's words.
+    from cron_leader.etcd.channel import Etcd
+    from cron_leader.etcd.survey import survey
+
     etcd = Etcd(config.etcd, clock=SystemClock(), emit=_silent)
     try:
         return await survey(etcd, config.prefix, config.fleet, shard=0)

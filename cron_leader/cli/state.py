@@ -14,11 +14,13 @@ from cron_leader.cli import output, setup
 from cron_leader.cli.lookup import LedgerView, look, reader_of
 from cron_leader.config import Config
 from cron_leader.core.model import State
-from cron_leader.etcd.survey import Standing, Survey
+from cron_leader.errors import ConfigError
 from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow, TermRow
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from cron_leader.etcd.survey import Standing, Survey
 
 Fact = Mapping[str, Any]
 Row: TypeAlias = "tuple[str | Text, ...]"
@@ -39,7 +41,7 @@ COLORS = {
 
 def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> int:
     """Show who leads, who is in line, and the last and next slot of each job."""
-    loaded = setup.with_code_jobs(configuration.load(config, environ=os.environ))
+    loaded = _with_code_jobs_if_possible(configuration.load(config, environ=os.environ))
     found = look(loaded)
     facts = _status(loaded, found.etcd, found.ledger, datetime.now(UTC))
     if as_json:
@@ -49,6 +51,16 @@ def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> in
     for error in found.errors:
         output.complain(str(error))
     return max((output.exit_code(error) for error in found.errors), default=output.Exit.OK)
+
+
+def _with_code_jobs_if_possible(config: Config) -> Config:
+    """A machine to look from need not be able to import what the nodes run."""
+    try:
+        return setup.with_code_jobs(config)
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            output.note(line)
+        return config
 
 
 def _status(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,7 @@ def test_bad_usage_is_one_line_and_exit_2(cli: Cli) -> None:
         (["run", "--log-format", "xml"], "'xml' is not one of console, json"),
         (["run", "--frob"], "No such option: --frob"),
         (["run", "--config"], "--config"),
+        (["check", "--log-level", "loud"], "'loud' is not one of info, debug"),
     ):
         ran = cli(*args)
         assert ran.code == 2, args
@@ -48,6 +51,22 @@ def test_help_lists_every_command(cli: Cli) -> None:
     assert ran.code == 0
     for name in ("run", "init", "check", "next", "status", "history", "fence", "db", "demo"):
         assert name in ran.out
+
+
+def test_a_wrong_etcd3_package_is_one_line_where_etcd_is_needed(folder: Path) -> None:
+    (folder / "etcd3").mkdir()
+    (folder / "etcd3" / "__init__.py").write_text("")
+    configure("")
+    script = "import sys; from cron_leader.cli import main; sys.exit(main())"
+    here = str(Path(__file__).parents[2])
+    for args, code in ((["next", "--every", "1s", "-n", "1"], 0), (["status"], 3)):
+        ran = subprocess.run(
+            [sys.executable, "-c", script, *args], capture_output=True, text=True, check=False,
+            env={"PYTHONPATH": f"{folder}:{here}"},
+        )  # fmt: skip
+        assert ran.returncode == code, ran.stderr
+        assert "Traceback" not in ran.stderr
+    assert "python3-etcd3" in ran.stderr
 
 
 # ------------------------------------------------------------------ init, check

@@ -1,0 +1,247 @@
+"""status and history, off a real ledger and a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cron_leader.core.messages import Elected
+from cron_leader.core.model import (
+    Batch,
+    Candidate,
+    Claim,
+    Entry,
+    Finish,
+    Gap,
+    JobRecord,
+    Reason,
+    Refused,
+    Result,
+    Settlement,
+    SlotKey,
+    State,
+    Term,
+)
+from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions
+from cron_leader.ledger import Ledger, open_ledger
+from tests.etcd_kit import PREFIX, Fleet, fleet_of
+
+from .conftest import Cli, Ran
+
+T0 = datetime(2026, 1, 2, 3, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+LEASE = 0x5EAF
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
+    options = EtcdOptions(heartbeat_ms=50, election_ms=250)
+    with EmbeddedEtcd(tmp_path_factory.mktemp("etcd") / "data", options=options) as running:
+        yield running
+
+
+@pytest.fixture
+async def fleet(etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
+    async with fleet_of(etcd.endpoint) as made:
+        yield made
+
+
+def configure(*, fleet: str = "default", endpoint: str = "127.0.0.1:1") -> None:
+    Path("cron-leader.toml").write_text(
+        f'[fleet]\nname = "{fleet}"\nprefix = "{PREFIX}"\n[etcd]\nendpoints = ["{endpoint}"]\n'
+        '[[job]]\nname = "digest"\nevery = "1m"\nshell = ":"\n'
+    )
+
+
+async def lead(ledger: Ledger, *, fleet: str = "default", lease: int = LEASE) -> Term:
+    """A term of node a with fence 7: a gap of 20 slots, a missed one, a failed and a good run."""
+    election = f"{fleet}/0"
+    await ledger.open(fleet=fleet, shards=1, migrate=True)
+    fence = await ledger.raise_fence(
+        Candidate(election, "n", "a", lease, 7, 1), T0, waiting=lambda: None
+    )
+    assert fence == 7
+    term = Term(election, 7, "n", "a", lease, T0)
+    await ledger.settle(
+        term,
+        Settlement(
+            now=T0,
+            planned_to=T0,
+            jobs=(JobRecord("digest", T0, T0, "every 1m"),),
+            retired=(),
+            entries=(Entry(SlotKey("digest", T0), State.MISSED, Reason.LATE),),
+            gaps=(Gap("digest", T0 - 20 * MINUTE, T0 - MINUTE, 20, Reason.COALESCED),),
+            at_least_once=frozenset(),
+        ),
+    )
+    await run(ledger, term, T0 + MINUTE, error="[bold]exit code 3\nmore")
+    await run(ledger, term, T0 + 2 * MINUTE, error=None)
+    return term
+
+
+async def run(ledger: Ledger, term: Term, at: datetime, *, error: str | None) -> None:
+    """One run of 1.5 s."""
+    slot, run_id = SlotKey("digest", at), at.isoformat()
+    taken = await ledger.take(term, Batch((Claim(slot, run_id),), (), at, at))
+    assert not isinstance(taken, Refused)
+    end = at + timedelta(seconds=1.5)
+    state = State.FAILED if error else State.SUCCEEDED
+    result = Result(3 if error else 0, False, error, None, end, 1_500_000_000)
+    await ledger.finish(term, Finish(slot, 1, run_id, state, state, None, result))
+
+
+@pytest.fixture
+async def ledger(folder: Path) -> AsyncIterator[Ledger]:
+    opened = open_ledger(f"sqlite:///{folder}/cron-leader.db")
+    yield opened
+    await opened.close()
+
+
+async def command(cli: Cli, *args: str) -> Ran:
+    """Beside this event loop, for the command runs one of its own."""
+    return await asyncio.to_thread(cli, *args)
+
+
+# ------------------------------------------------------------------ history
+
+
+async def test_history_is_newest_first_with_reason_duration_and_error(
+    cli: Cli, ledger: Ledger
+) -> None:
+    configure()
+    await lead(ledger)
+    rows = json.loads((await command(cli, "history", "--json")).out)
+    assert [(row["state"], row["reason"], row["slots"]) for row in rows] == [
+        ("succeeded", None, 1),
+        ("failed", None, 1),
+        ("missed", "late", 1),
+        ("missed", "coalesced", 20),
+    ]
+    assert rows[0]["scheduled_for"] == "2026-01-02T03:02:00Z"
+    assert rows[0]["duration_ms"] == 1500
+    assert rows[1]["error"].startswith("[bold]exit code 3")
+    assert rows[3]["first"] == "2026-01-02T02:40:00Z"
+
+
+async def test_history_for_people_shows_errors_as_they_are(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    lines = (await command(cli, "history", "-n", "3")).out.splitlines()
+    assert len(lines) == 4
+    assert lines[1].split()[:6] == ["2026-01-02", "03:02:00Z", "digest", "succeeded", "a", "7"]
+    assert lines[2].rstrip().endswith("1.5s  [bold]exit code 3")
+    assert "missed (late)" in lines[3]
+    text = (await command(cli, "history")).out
+    assert "20 slots from 2026-01-02 02:40:00Z" in text
+
+
+async def test_history_of_one_job(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    assert json.loads((await command(cli, "history", "--job", "other", "--json")).out) == []
+    assert "no slots of other" in (await command(cli, "history", "--job", "other")).err
+
+
+# ------------------------------------------------------------------ status
+
+
+async def test_status_names_the_leader_its_term_the_line_and_the_jobs(
+    cli: Cli, ledger: Ledger, fleet: Fleet, etcd: EmbeddedEtcd
+) -> None:
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    first = fleet.join("a")
+    await first.until(Elected)
+    fleet.join("b")
+    await lead(ledger, fleet=fleet.name, lease=first.seat.lease)
+    said = await status_with(cli, nodes=2)
+    leader = said["leader"]
+    assert (leader["node"], leader["fence"]) == ("a", 7)
+    assert leader["lease"] == f"{first.seat.lease:016x}"
+    assert leader["since"] == "2026-01-02T03:00:00Z"
+    assert [node["node"] for node in said["nodes"]] == ["a", "b"]
+    (job,) = said["jobs"]
+    assert (job["last"]["scheduled_for"], job["last"]["state"]) == (
+        "2026-01-02T03:02:00Z",
+        "succeeded",
+    )
+    assert job["next"] > job["last"]["scheduled_for"]
+    text = (await command(cli, "status")).out
+    assert f"fleet {fleet.name}: a leads, fence 7" in text
+
+
+async def status_with(cli: Cli, *, nodes: int) -> dict[str, Any]:
+    """The status once so many nodes are in line: joining has no signal to wait for from here."""
+    async with asyncio.timeout(15):
+        while True:
+            ran = await command(cli, "status", "--json")
+            assert ran.code == 0, ran.err
+            if len((said := json.loads(ran.out))["nodes"]) == nodes:
+                return said
+
+
+async def test_a_leader_whose_term_is_not_in_the_ledger_has_no_fence_yet(
+    cli: Cli, ledger: Ledger, fleet: Fleet, etcd: EmbeddedEtcd
+) -> None:
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    node = fleet.join("z")
+    await node.until(Elected)
+    await lead(ledger, fleet=fleet.name, lease=node.seat.lease + 1)
+    text = (await command(cli, "status")).out
+    assert "z is elected" in text
+    assert "no term yet" in text
+
+
+async def test_with_etcd_gone_status_says_what_the_ledger_knows_and_exits_3(
+    cli: Cli, ledger: Ledger
+) -> None:
+    configure()
+    await lead(ledger)
+    ran = await command(cli, "status")
+    assert ran.code == 3
+    assert "a leads, by the ledger's last word, fence 7" in ran.out
+    assert ran.err.count("\n") == 1
+    assert "127.0.0.1:1" in ran.err
+    said = json.loads((await command(cli, "status", "--json")).out)
+    assert said["nodes"] is None
+    assert len(said["errors"]) == 1
+
+
+async def test_with_the_ledger_gone_status_shows_the_line_and_exits_3(
+    cli: Cli, fleet: Fleet, etcd: EmbeddedEtcd
+) -> None:
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    await fleet.join("a").until(Elected)
+    ran = await command(cli, "status")
+    assert ran.code == 3
+    assert "a is elected" in ran.out
+    assert "not there yet" in ran.err
+
+
+# ------------------------------------------------------------------ fence
+
+
+async def test_fence_show_and_rebase(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    shown = json.loads((await command(cli, "fence", "show", "--json")).out)
+    assert (shown["fence"]["fence"], shown["fence"]["offset"]) == (7, 0)
+    assert "default/0: fence 7 (offset 0), raised by a" in (await command(cli, "fence", "show")).out
+    rebased = json.loads((await command(cli, "fence", "rebase", "--yes", "--json")).out)
+    assert (rebased["fence"]["offset"], rebased["fence"]["cluster"]) == (7, None)
+
+
+async def test_fence_show_lists_refused_writes(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    old = await lead(ledger)
+    newer = Candidate("default/0", "m", "b", LEASE + 1, 9, 1)
+    assert await ledger.raise_fence(newer, T0, waiting=lambda: None) == 9
+    assert isinstance(await ledger.heartbeat(old, T0, T0), Refused)
+    (refusal,) = json.loads((await command(cli, "fence", "show", "--json")).out)["refusals"]
+    assert (refusal["node"], refusal["fence"], refusal["high"]) == ("a", 7, 9)
+    assert "heartbeat" in (await command(cli, "fence", "show")).out
