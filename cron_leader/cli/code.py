@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 from cron_leader.config import Config, build_jobs, merge_jobs
 from cron_leader.runners import describe
@@ -20,7 +19,6 @@ def with_code_jobs(config: Config, targets: Sequence[str]) -> Config:
 
 
 async def _with_code_jobs(config: Config, targets: Sequence[str]) -> Config:
-    base = config.path.parent if config.path else Path.cwd()
-    await describe((), cwd=base, targets=targets)
-    described = await describe(config.modules, cwd=base)
-    return merge_jobs(config, build_jobs(described.jobs, where="@job", base=base))
+    await describe((), cwd=config.base, targets=targets)
+    described = await describe(config.modules, cwd=config.base)
+    return merge_jobs(config, build_jobs(described.jobs, where="@job", base=config.base))

@@ -108,7 +108,8 @@ def when(at: datetime | None, *, now: datetime | None = None) -> str:
     """For people: "2026-12-01 09:00:00Z", with how long until or since if now is given."""
     if at is None:
         return "-"
-    text = utc(at).replace("T", " ")
+    precision = "milliseconds" if at.microsecond else "seconds"
+    text = at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", precision) + "Z"
     if now is None:
         return text
     gap = at - now
