@@ -150,6 +150,7 @@ class Supervisor:
         """Kill what it ran, see it gone, and only then release its lease; at most one TTL."""
         began = boot_ns()
         self._listen()
+        self._pipe.close()
         self._kill(self._groups.values(), "daemon_died")
         lease = self._lease
         until = began + (lease.ttl_ns if lease else NO_LEASE_TTL_NS)

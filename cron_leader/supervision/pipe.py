@@ -43,6 +43,10 @@ class Pipe:
         except OSError:
             pass  # gone, or frozen with a full buffer: it will hear nothing, and start nothing
 
+    def close(self) -> None:
+        self.open = False
+        self.sock.close()
+
     def _receive(self) -> bytes:
         try:
             chunk = self.sock.recv(LINE_MAX) if self.open else b""
