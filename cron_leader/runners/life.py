@@ -27,6 +27,7 @@ from cron_leader.runners.output import Output
 LATE = "past the lease deadline"
 _DRAIN_S = 1.0
 _BURY_S = 5.0
+_ENTER_S = 60.0  # between "go" and the exec, or the function's entry, which may import first
 
 
 class Source(Protocol):
@@ -190,13 +191,15 @@ class ProcessLife(Life):
             self._not_started("dropped")
             return False
         self._phase = _Phase.TOLD
-        self._after(self.run.job.timeout_s, self._time_out)
+        stuck = self._after(_ENTER_S, partial(child.signal, signal.SIGKILL))
         try:
             await child.control.send(self._source.go(self.run, deadline_ns))
         except OSError:
             self._not_started("its process ended before it was told to go")
             return False
-        return self._answered(await child.control.read())
+        status = await child.control.read()
+        stuck.cancel()
+        return self._answered(status)
 
     def _answered(self, status: Status | None) -> bool:
         match status:
@@ -208,6 +211,7 @@ class ProcessLife(Life):
         # End of file is the exec; or a death on the way to it, which counts as a start: "go" was
         # sent, and nobody said that nothing ran.
         self._started()
+        self._after(self.run.job.timeout_s, self._time_out)
         return True
 
     async def _attend(self, child: Child, output: Output) -> None:
@@ -268,8 +272,10 @@ class ProcessLife(Life):
         self._child.signal(signal.SIGCONT)  # a stopped process would not see the SIGTERM
         self._after(grace_s, partial(self._child.signal, signal.SIGKILL))
 
-    def _after(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(delay_s, call))
+    def _after(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = asyncio.get_running_loop().call_later(delay_s, call)
+        self._timers.append(timer)
+        return timer
 
     async def _bury(self, child: Child) -> int | str:
         """The group dead and its leader reaped, the supervisor need not remember it."""

@@ -21,6 +21,7 @@ from tests.runners.stage import (
     run_of,
     shell,
     stage,
+    stat_of,
     vanished,
     written,
 )
@@ -193,9 +194,9 @@ async def test_a_dead_spare_is_replaced() -> None:
 
 async def test_a_run_is_stopped_at_its_timeout() -> None:
     async with stage() as s:
-        result = await s.play(shell("echo begun; exec sleep 60", timeout_s=0.2))
+        result = await s.play(shell("echo begun; exec sleep 60", timeout_s=1))
     assert (result.timed_out, result.ok, result.exit_code) == (True, False, 143)
-    assert result.error == "timed out after 0.2 s"
+    assert result.error == "timed out after 1 s"
     assert result.output == "begun\n"
 
 
@@ -222,6 +223,16 @@ async def test_kill_asks_first_and_insists_after_the_grace(tmp_path: Path) -> No
     assert result.exit_code == 5
     assert (result.output or "").endswith("bye\n")
     assert (killed.exit_code, killed.error) == (137, "killed by SIGKILL")
+
+
+async def test_a_stopped_run_is_continued_so_that_it_can_end_in_order() -> None:
+    link = Recorder()
+    async with stage(link=link) as s:
+        run = await s.begin(shell("kill -STOP $$"))
+        while stat_of(link.pgid)[0] != "T":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        s.runners.kill(run.run_id, 600)
+        assert (await s.result(run)).error == "killed by SIGTERM"
 
 
 async def test_what_a_run_leaves_in_its_group_dies_with_it() -> None:
