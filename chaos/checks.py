@@ -15,11 +15,13 @@ from enum import StrEnum
 from itertools import combinations, pairwise
 
 from chaos.op import Op
-from chaos.story import SECOND_NS, Blow, Story
+from chaos.story import SECOND_NS, Blow, Gate, Start, Story
 
-START_UP_NS = SECOND_NS // 4
-"""A run writes its first note this much later than its exec, at most. The gate closes more than
-one second before the lease can expire, so this hides no overlap of two terms."""
+GO_NS = SECOND_NS // 2
+"""A "go" sent before the gate was shut may be obeyed this much later. Not so at the deadline: the
+run's own wrapper knows it and compares."""
+START_UP_NS = SECOND_NS
+"""A run writes its first note this much later than its exec, at most."""
 UNFINISHED = frozenset({"due", "running", "retrying"})
 
 
@@ -171,18 +173,26 @@ def never_two_gates(story: Story) -> Finding:
 
 
 def no_run_outside_its_gate(story: Story) -> Finding:
-    """Every run, as the node reports it and as it says itself, began while the gate of its own
-    term was open."""
-    gates = story.gates()
-    runs = [*story.events("run.started"), *story.notes("began")]
-    if not runs:
+    """Every run, by its node's word and by its own, began while the gate of its own term was open,
+    and none once a newer term's gate had opened."""
+    gates, starts = story.gates(), list(story.starts())
+    if not starts:
         return _unknown(no_run_outside_its_gate, "no run began")
-    for run in runs:
-        mine = (g for g in gates if (g.node, g.fence) == (run.process, run.value["fence"]))
-        if not any(gate.open_at(run.at_ns, slack_ns=START_UP_NS) for gate in mine):
-            text = f"{run.value['job']} {run.value['scheduled_for']} on {run.process}"
-            return _no(no_run_outside_its_gate, f"{text}, fence {run.value['fence']}")
-    return _yes(no_run_outside_its_gate, f"{len(runs)} starts, each inside its gate")
+    for start in starts:
+        who = f"{start.run} on {start.node}, fence {start.fence}"
+        if not any(_lets(gate, start) for gate in gates):
+            return _no(no_run_outside_its_gate, f"{who}: its gate was not open")
+        if any(gate.fence > start.fence and gate.opened_ns <= start.at_ns for gate in gates):
+            return _no(no_run_outside_its_gate, f"{who}: a newer gate was open")
+    return _yes(no_run_outside_its_gate, f"{len(starts)} starts, each inside its gate")
+
+
+def _lets(gate: Gate, start: Start) -> bool:
+    """Whether the run began inside this stretch of its own term's gate."""
+    go_ns = 0 if gate.reason == "deadline" else GO_NS
+    slack_ns = go_ns + (START_UP_NS if start.own else 0)
+    mine = (gate.node, gate.fence) == (start.node, start.fence)
+    return mine and gate.open_at(start.at_ns, slack_ns=slack_ns)
 
 
 def stopped_by_its_own_deadline(story: Story) -> Finding:

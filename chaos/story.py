@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from chaos.op import Op, Source, Type
@@ -31,12 +32,25 @@ class Gate:
     node: str
     fence: int
     opened_ns: int
-    closed_ns: int | None
+    closed_ns: int | None = None
+    reason: str = ""
 
     def open_at(self, at_ns: int, *, slack_ns: int = 0) -> bool:
         return self.opened_ns <= at_ns and (
             self.closed_ns is None or at_ns <= self.closed_ns + slack_ns
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run began. own: noted by the run itself, once it had started up; else the instant of its
+    exec as the node reports it."""
+
+    at_ns: int
+    node: str
+    fence: int
+    run: str
+    own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,15 @@ class Story:
             if op.f in ("gate.closed", "exit"):
                 gates = [_closed(gate, op) for gate in gates]
             elif op.f == "gate.opened":
-                gates.append(Gate(op.process, op.value["fence"], op.at_ns, None))
+                gates.append(Gate(op.process, op.value["fence"], op.at_ns))
         return gates
+
+    def starts(self) -> Iterator[Start]:
+        """Every run that began, twice: by the node's word, and by its own."""
+        for op in self.events("run.started"):
+            yield Start(_exec_ns(op), op.process, op.value["fence"], _run(op), own=False)
+        for op in self.notes("began"):
+            yield Start(op.at_ns, op.process, op.value["fence"], _run(op), own=True)
 
     def blow(self) -> Blow | None:
         """The one fault of a scenario; None if it was never put in and taken out again."""
@@ -120,8 +141,19 @@ class Story:
         return next(found, None)
 
 
+def _run(op: Op) -> str:
+    return f"{op.value['job']} {op.value['scheduled_for']}"
+
+
 def _closed(gate: Gate, op: Op) -> Gate:
     mine = gate.node == op.process and op.value.get("fence", gate.fence) == gate.fence
     if not mine or gate.closed_ns is not None:
         return gate
-    return Gate(gate.node, gate.fence, gate.opened_ns, op.at_ns)
+    return replace(gate, closed_ns=op.at_ns, reason=op.value.get("reason", op.f))
+
+
+def _exec_ns(op: Op) -> int:
+    """A node says how late the exec was against its slot, and that some time afterwards."""
+    said, slot = (datetime.fromisoformat(op.value[key]) for key in ("ts", "scheduled_for"))
+    ago = said - slot - timedelta(milliseconds=op.value["late_ms"])
+    return op.at_ns - round(ago / timedelta(microseconds=1)) * 1000

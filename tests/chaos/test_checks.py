@@ -45,8 +45,11 @@ def ended(at_s: float, name: str, fence: int, reason: str = "deadline") -> Op:
     return node(at_s, name, "term.ended", fence=fence, reason=reason)
 
 
-def started(at_s: float, name: str, fence: int, job: str = "tick") -> Op:
-    return node(at_s, name, "run.started", fence=fence, job=job, scheduled_for=slot(at_s))
+def started(at_s: float, name: str, fence: int, job: str = "tick", *, reported_s: float = 0) -> Op:
+    """reported_s: how long after the exec the node said so."""
+    said = at_s + reported_s
+    value = {"job": job, "scheduled_for": slot(int(at_s)), "late_ms": (at_s - int(at_s)) * 1e3}
+    return node(said, name, "run.started", fence=fence, ts=slot(said), **value)
 
 
 def note(at_s: float, name: str, what: str, fence: int, job: str = "tick") -> Op:
@@ -179,22 +182,47 @@ CASES: list[tuple[Check, Verdict, tuple[Op, ...]]] = [
     (
         checks.no_run_outside_its_gate,
         Verdict.YES,
-        (
-            opened(1, "a", OLD),
-            started(2, "a", OLD),
-            note(5.1, "a", "began", OLD),
-            closed(5, "a", OLD),
-        ),
+        (opened(1, "a", OLD), started(2, "a", OLD), closed(5, "a", OLD)),
+    ),
+    (  # it needed a moment to start up
+        checks.no_run_outside_its_gate,
+        Verdict.YES,
+        (opened(1, "a", OLD), closed(5, "a", OLD), note(5.9, "a", "began", OLD)),
+    ),
+    (  # its exec was reported late
+        checks.no_run_outside_its_gate,
+        Verdict.YES,
+        (opened(1, "a", OLD), closed(5, "a", OLD), started(4.9, "a", OLD, reported_s=0.3)),
+    ),
+    (  # "go" was on its way when the node was told to stop
+        checks.no_run_outside_its_gate,
+        Verdict.YES,
+        (opened(1, "a", OLD), closed(5, "a", OLD, "stopping"), started(5.1, "a", OLD)),
+    ),
+    (  # past the deadline no "go" is obeyed
+        checks.no_run_outside_its_gate,
+        Verdict.NO,
+        (opened(1, "a", OLD), closed(5, "a", OLD), started(5.1, "a", OLD)),
     ),
     (
         checks.no_run_outside_its_gate,
         Verdict.NO,
-        (opened(1, "a", OLD), closed(5, "a", OLD), started(6, "a", OLD)),
+        (opened(1, "a", OLD), closed(5, "a", OLD, "stopping"), started(6, "a", OLD)),
+    ),
+    (  # a newer gate had opened
+        checks.no_run_outside_its_gate,
+        Verdict.NO,
+        (
+            opened(1, "a", OLD),
+            closed(5, "a", OLD),
+            opened(5.5, "b", NEW),
+            note(5.6, "a", "began", OLD),
+        ),
     ),
     (  # only the run itself tells
         checks.no_run_outside_its_gate,
         Verdict.NO,
-        (opened(1, "a", OLD), closed(5, "a", OLD), note(6, "a", "began", OLD)),
+        (opened(1, "a", OLD), closed(5, "a", OLD), note(6.1, "a", "began", OLD)),
     ),
     (  # the gate of a newer term does not count
         checks.no_run_outside_its_gate,
