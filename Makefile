@@ -54,10 +54,12 @@ $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# The build back end is installed first: in pip's isolated builds it would not be a pinned one.
 $(VENV)/.test: $(VENV)/.venv $(INPUTS)
-	$(PIP) --editable '.[test]'
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	$(PIP) --editable '.[dev]'
+	$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
