@@ -18,9 +18,10 @@ from chaos.op import Op
 from chaos.story import SECOND_NS, Blow, Gate, Start, Story
 
 GO_NS = SECOND_NS // 2
-"""A "go" sent before the gate was shut may be obeyed this much later. Not so at the deadline: the
-run's own wrapper knows it and compares."""
-START_UP_NS = SECOND_NS
+"""A "go" on its way when the gate shuts may be obeyed, and the node learns of an exec a moment
+after it: together at most this. It hides no overlap: the deadline lies further before the lease's
+own end, and under a newer gate no start is excused."""
+START_UP_NS = SECOND_NS // 2
 """A run writes its first note this much later than its exec, at most."""
 UNFINISHED = frozenset({"due", "running", "retrying"})
 
@@ -189,10 +190,8 @@ def no_run_outside_its_gate(story: Story) -> Finding:
 
 def _lets(gate: Gate, start: Start) -> bool:
     """Whether the run began inside this stretch of its own term's gate."""
-    go_ns = 0 if gate.reason == "deadline" else GO_NS
-    slack_ns = go_ns + (START_UP_NS if start.own else 0)
     mine = (gate.node, gate.fence) == (start.node, start.fence)
-    return mine and gate.open_at(start.at_ns, slack_ns=slack_ns)
+    return mine and gate.open_at(start.at_ns, slack_ns=GO_NS + (START_UP_NS if start.own else 0))
 
 
 def stopped_by_its_own_deadline(story: Story) -> Finding:

@@ -33,7 +33,6 @@ class Gate:
     fence: int
     opened_ns: int
     closed_ns: int | None = None
-    reason: str = ""
 
     def open_at(self, at_ns: int, *, slack_ns: int = 0) -> bool:
         return self.opened_ns <= at_ns and (
@@ -149,7 +148,7 @@ def _closed(gate: Gate, op: Op) -> Gate:
     mine = gate.node == op.process and op.value.get("fence", gate.fence) == gate.fence
     if not mine or gate.closed_ns is not None:
         return gate
-    return replace(gate, closed_ns=op.at_ns, reason=op.value.get("reason", op.f))
+    return replace(gate, closed_ns=op.at_ns)
 
 
 def _exec_ns(op: Op) -> int:
