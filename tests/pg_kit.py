@@ -24,7 +24,7 @@ import psycopg
 
 START_S = 30.0
 _PDEATHSIG = 1
-_DOCKER_LIKE = {"max_connections": "60", "shared_buffers": "16MB"}
+_SMALL = {"max_connections": "60", "shared_buffers": "16MB"}
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
@@ -127,7 +127,7 @@ def _settings(base: Path, host: str, port: int, durable: bool) -> dict[str, str]
         "listen_addresses": host,
         "port": str(port),
         "unix_socket_directories": str(base),
-        **_DOCKER_LIKE,
+        **_SMALL,
         **({} if durable else _FAST),
     }
 
@@ -188,8 +188,10 @@ def _wait_ready(base: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    for how in (signal.SIGCONT, signal.SIGINT, signal.SIGQUIT):
-        if process.poll() is None:
-            process.send_signal(how)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0 if how == signal.SIGCONT else 5)
+    """At once: what it holds is thrown away."""
+    process.send_signal(signal.SIGCONT)
+    for how in (signal.SIGQUIT, signal.SIGKILL):
+        process.send_signal(how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+            return

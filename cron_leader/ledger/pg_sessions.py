@@ -52,6 +52,7 @@ class Sessions:
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[Connection] = []
+        self._closed = False
 
     @asynccontextmanager
     async def session(self, within_s: float) -> AsyncIterator[Connection]:
@@ -75,7 +76,8 @@ class Sessions:
         )
 
     async def _give_back(self, connection: Connection) -> None:
-        if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        usable = connection.pgconn.transaction_status == TransactionStatus.IDLE
+        if usable and not self._closed:
             self._idle.append(connection)
             return
         for stale in (connection, *self._drain()):
@@ -87,5 +89,6 @@ class Sessions:
 
     async def close(self) -> None:
         """Close what is idle. An operation under way closes its own when it ends."""
+        self._closed = True
         for connection in self._drain():
             await connection.close()

@@ -72,6 +72,13 @@ SELECT set_config('application_name', %(name)s, true),
 _LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:migrate', 0))"
 
 
+_FIND_META = """
+SELECT 1 AS found FROM pg_catalog.pg_class
+WHERE relname = 'cron_leader_meta' AND relkind IN ('r', 'p') AND pg_table_is_visible(oid)
+"""
+"""Not to_regclass(): that answers from a cache which a wait for an advisory lock leaves stale."""
+
+
 class _OwnCopy:
     """The transaction met a row that only an earlier copy of itself can have written."""
 
@@ -267,8 +274,7 @@ async def _identity(connection: Connection) -> LedgerId:
 
 
 async def _version(connection: Connection) -> int | None:
-    found = await _execute(connection, "SELECT to_regclass('cron_leader_meta') AS meta")
-    if found[0]["meta"] is None:
+    if not await _execute(connection, _FIND_META):
         return None
     return (await _identity(connection)).schema_version
 

@@ -47,6 +47,9 @@ RAISE_S = 60.0
 LOOK_S = 0.1
 """After this long of waiting for the write lock a read shows whether the ledger is alive."""
 
+PAUSE_S = 0.005
+"""Between two tries, for locks on which SQLite does not wait by itself."""
+
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
 
@@ -57,7 +60,7 @@ _QUERIES = queries(Dialect.SQLITE)
 
 
 class Patience:
-    """How long one operation waits for the write lock; ends early when nobody waits for it."""
+    """How long one operation tries for a lock; ends early when nobody waits for it any more."""
 
     def __init__(self, within_s: float, waiting: Callable[[], None] | None = None) -> None:
         self.within_s = within_s
@@ -67,18 +70,19 @@ class Patience:
         self._look_at = now + LOOK_S
         self._waiting = waiting
 
-    def wait(self, connection: sqlite3.Connection, busy: sqlite3.Error) -> None:
-        """Once a try found the lock taken: return to try again, or raise `busy`."""
-        now = time.monotonic()
-        if self.abandoned.is_set() or now >= self._until:
-            raise busy
-        if self._waiting and now >= self._look_at:
+    def spent(self) -> bool:
+        """Called after a try that found the lock taken; a moment later: whether to give up."""
+        return self.abandoned.wait(PAUSE_S) or time.monotonic() >= self._until
+
+    def look(self, connection: sqlite3.Connection) -> None:
+        """Tell, once, that the ledger answers reads while the write waits."""
+        if self._waiting and time.monotonic() >= self._look_at:
             _identity(connection)
             self._waiting()
             self._waiting = None
 
 
-Work = Callable[[sqlite3.Connection, Patience], T]
+Work = Callable[[sqlite3.Connection], T]
 
 
 class SqliteLedger(GuardedLedger):
@@ -93,14 +97,14 @@ class SqliteLedger(GuardedLedger):
     # -------------------------------------------------------------- identity
 
     async def open(self, *, fleet: str, shards: int, migrate: bool) -> LedgerId:
-        def work(connection: sqlite3.Connection, patience: Patience) -> LedgerId:
+        def work(connection: sqlite3.Connection) -> LedgerId:
             version = _version(connection)
             if not migrations.check_version(version, Dialect.SQLITE, where=self._where):
                 if not migrate:
                     raise migrations.not_migrated(version, where=self._where)
-                _migrate(connection, patience)
+                _migrate(connection)
             if not _identity(connection).fleet:
-                with transaction(connection, patience):
+                with transaction(connection):
                     execute(connection, Step("adopt", {"fleet": fleet, "shards": shards}))
             return _identity(connection)
 
@@ -108,7 +112,7 @@ class SqliteLedger(GuardedLedger):
         return migrations.check_owner(found, fleet=fleet, shards=shards, where=self._where)
 
     async def identity(self) -> LedgerId:
-        return await self._call(lambda connection, _: _identity(connection), Patience(WRITE_S))
+        return await self._call(_identity, Patience(WRITE_S))
 
     async def close(self) -> None:
         if not self._closed:
@@ -123,8 +127,8 @@ class SqliteLedger(GuardedLedger):
     ) -> int | Refused:
         raise_ = Step("raise_fence", raise_params(candidate, now))
 
-        def work(connection: sqlite3.Connection, patience: Patience) -> int | Refused:
-            with transaction(connection, patience):
+        def work(connection: sqlite3.Connection) -> int | Refused:
+            with transaction(connection):
                 execute(connection, raise_)
                 row = execute(connection, Step("read_fence", raise_.params))[0]
             return judge_raise(candidate, row)
@@ -142,7 +146,7 @@ class SqliteLedger(GuardedLedger):
     async def read_past(self, term: Term) -> Past:
         params = {"election": term.election}
 
-        def work(connection: sqlite3.Connection, _: Patience) -> Past:
+        def work(connection: sqlite3.Connection) -> Past:
             planned = execute(connection, Step("planned_to", params))
             return past_of(planned, execute(connection, Step("read_jobs", params)))
 
@@ -151,13 +155,13 @@ class SqliteLedger(GuardedLedger):
     # -------------------------------------------------------------- guarded writes
 
     async def write(self, write: Write[T]) -> T | Refused:
-        def work(connection: sqlite3.Connection, patience: Patience) -> T | Refused:
+        def work(connection: sqlite3.Connection) -> T | Refused:
             try:
-                return _send(connection, patience, write)
+                return _send(connection, write)
             except sqlite3.IntegrityError:
                 if write.instead is None:
                     raise
-                return _send(connection, patience, write.instead)
+                return _send(connection, write.instead)
 
         answer = await self._call(work, Patience(write.within_s))
         if isinstance(answer, Refused):
@@ -167,8 +171,8 @@ class SqliteLedger(GuardedLedger):
     async def _record(self, refusal: Params) -> None:
         """Best effort, unfenced: the one thing a deposed leader may write."""
 
-        def work(connection: sqlite3.Connection, patience: Patience) -> None:
-            with transaction(connection, patience):
+        def work(connection: sqlite3.Connection) -> None:
+            with transaction(connection):
                 execute(connection, Step("record_refusal", refusal))
 
         with contextlib.suppress(CronLeaderError):
@@ -188,26 +192,24 @@ class SqliteLedger(GuardedLedger):
             patience.abandoned.set()
 
     def _run(self, work: Work[T], patience: Patience, create: bool) -> T:
-        try:
-            return work(self._file.connection(patience.wait, create=create), patience)
-        except sqlite3.Error as error:
-            raise translate(error, self._where) from error
+        """The whole of it again while a lock is taken: a try that failed has left nothing."""
+        while True:
+            try:
+                return work(self._file.connection(create=create))
+            except sqlite3.Error as error:
+                if not is_busy(error) or patience.spent():
+                    raise translate(error, self._where) from error
+            with contextlib.suppress(sqlite3.Error):
+                patience.look(self._file.connection())
 
 
 # ------------------------------------------------------------------ transactions, in the worker
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, patience: Patience) -> Iterator[None]:
-    """BEGIN IMMEDIATE, waited for; COMMIT at the end, ROLLBACK on any exception."""
-    while True:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            break
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            patience.wait(connection, error)
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE; COMMIT at the end, ROLLBACK on any exception."""
+    connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
@@ -217,8 +219,8 @@ def transaction(connection: sqlite3.Connection, patience: Patience) -> Iterator[
         raise
 
 
-def _send(connection: sqlite3.Connection, patience: Patience, write: Write[T]) -> T | Refused:
-    with transaction(connection, patience):
+def _send(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
+    with transaction(connection):
         held = connection.execute(fencing.SQLITE_GUARD, guard_params(write.term)).fetchone()
         if held is None or (held["fence"], held["nonce"]) != (write.term.fence, write.term.nonce):
             return Refused(write.what, held and held["fence"])
@@ -250,9 +252,9 @@ def _version(connection: sqlite3.Connection) -> int | None:
     return _identity(connection).schema_version
 
 
-def _migrate(connection: sqlite3.Connection, patience: Patience) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     """Whatever is missing, in one transaction; other nodes that start now wait for it."""
-    with transaction(connection, patience):
+    with transaction(connection):
         since = _version(connection) or 0
         for script in migrations.migrations(Dialect.SQLITE, since=since):
             for statement in _split(script):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -17,9 +16,6 @@ BUSY_S = 0.02
 
 OLDEST = (3, 33, 0)
 """The first SQLite with UPDATE .. FROM."""
-
-Wait = Callable[[sqlite3.Connection, sqlite3.Error], None]
-"""Called when a lock is taken: returns to try again, or raises."""
 
 
 def path_of(url: str) -> str:
@@ -40,10 +36,10 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
-    def connection(self, wait: Wait, *, create: bool = False) -> sqlite3.Connection:
+    def connection(self, *, create: bool = False) -> sqlite3.Connection:
         """Opened on first use. Raises LedgerUnusable once the file is no longer the one opened."""
         if self._connection is None:
-            self._connection = open_file(self.path, wait, create=create)
+            self._connection = open_file(self.path, create=create)
             self._identity = self._on_disk()
         elif self._on_disk() != self._identity:
             raise LedgerUnusable(
@@ -65,17 +61,18 @@ class SqliteFile:
             self._connection = None
 
 
-def open_file(path: str, wait: Wait, *, create: bool) -> sqlite3.Connection:
+def open_file(path: str, *, create: bool, busy_s: float = BUSY_S) -> sqlite3.Connection:
     """A connection with our settings. Raises LedgerUnusable for a file of another program."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise LedgerUnusable(f"SQLite {sqlite3.sqlite_version} is too old: 3.33 is needed")
     mode = "rwc" if create else "rw"
     uri = f"file:{quote(path)}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_S)
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=busy_s)
     connection.row_factory = _row
     try:
         _check_ours(connection, path)
-        _configure(connection, wait)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
         connection.close()
         raise
@@ -87,24 +84,15 @@ def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    # In one snapshot: another node may be creating the tables right now.
+    connection.execute("BEGIN")
     (mark,) = connection.execute("PRAGMA application_id").fetchone().values()
     filled = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    connection.execute("ROLLBACK")
     if mark != APPLICATION_ID and (mark or filled):
         raise LedgerUnusable(
             f"ledger {path}: this SQLite file belongs to another program; name a file of its own"
         )
-
-
-def _configure(connection: sqlite3.Connection, wait: Wait) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            wait(connection, error)
 
 
 # ------------------------------------------------------------------ errors

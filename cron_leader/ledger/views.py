@@ -117,6 +117,9 @@ class RefusalRow:
     outcome: str | None
 
 
+BUSY_S = 3.0
+"""How long a read waits for a lock on SQLite; in WAL it hardly ever meets one."""
+
 R = TypeVar("R", FenceRow, TermRow, JobRow, SlotRow, GapRow, AttemptRow, RefusalRow)
 
 
@@ -261,10 +264,9 @@ class SqliteDatabase:
         self._path = path_of(url)
         self._translate = translate
         try:
-            self._connection = open_file(self._path, _give_up, create=False)
+            self._connection = open_file(self._path, create=False, busy_s=BUSY_S)
         except sqlite3.Error as error:
             raise translate(error, self._path) from error
-        self._connection.execute("PRAGMA busy_timeout = 3000")
 
     def run(self, text: str, params: Params) -> Sequence[Mapping[str, Any]]:
         values = {name: to_text(value) for name, value in params.items()}
@@ -275,10 +277,6 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _give_up(_: sqlite3.Connection, busy: sqlite3.Error) -> None:
-    raise busy
 
 
 class PostgresDatabase:

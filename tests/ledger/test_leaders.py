@@ -1,0 +1,236 @@
+"""Several leaders of one ledger at once: what an old one sends late, and what refuses it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+
+import psycopg
+import pytest
+
+from cron_leader import fencing
+from cron_leader.core.model import Claim, DueRow, Entry, Origin, Refused, State, Taken
+from cron_leader.ledger import postgres
+from tests.ledger.kit import (
+    ELECTION,
+    T0,
+    Door,
+    Killed,
+    Lab,
+    Leader,
+    at,
+    dying_after,
+    nothing,
+    settlement,
+    slot,
+    soon,
+)
+
+RUN = Claim(slot(), "run-1")
+WAITING = Claim(slot(5), "run-5", seen=0)
+PAST = settlement(entries=(Entry(slot(5), State.DUE),))
+
+Send = Callable[[Leader], Awaitable[object]]
+WRITES: dict[str, Send] = {
+    "claim": lambda old: old.take(Claim(slot(9), "late"), WAITING, to=at(99)),
+    "finish": lambda old: old.finish(RUN),
+    "put_back": lambda old: old.put_back(RUN),
+    "heartbeat": lambda old: old.ledger.heartbeat(old.term, at(99), at(99)),
+    "settle": lambda old: old.settle(settlement(entries=(Entry(slot(9), State.DUE),))),
+    "close_term": lambda old: old.ledger.close_term(old.term, "late", at(99)),
+}
+
+
+def everything(lab: Lab) -> object:
+    reader = lab.read()
+    return reader.slots(), reader.attempts(), reader.terms(), reader.gaps(), reader.jobs()
+
+
+# ------------------------------------------------------------------ after the raise
+
+
+@pytest.mark.parametrize("what", WRITES)
+async def test_no_write_of_an_older_term_commits_after_a_raise(lab: Lab, what: str) -> None:
+    old = await lab.leader("a", PAST)
+    await old.take(RUN)
+    new = await lab.leader("b")
+    before = everything(lab)
+    answer = await WRITES[what](old)
+    assert answer == Refused(what, new.fence)
+    assert everything(lab) == before
+    (refusal,) = lab.read().refusals()
+    assert (refusal.what, refusal.fence, refusal.high, refusal.node) == (
+        what, old.fence, new.fence, "a",
+    )  # fmt: skip
+    assert refusal.outcome == ("succeeded" if what == "finish" else None)
+
+
+@pytest.mark.parametrize("what", WRITES)
+async def test_without_the_guard_the_same_write_commits(
+    lab: Lab, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary: it is the guard that refuses, nothing else."""
+    old = await lab.leader("a", PAST)
+    await old.take(RUN)
+    new = await lab.leader("b")
+    before = everything(lab)
+    monkeypatch.setattr(fencing, "SQLITE_GUARD", "SELECT :fence AS fence, :nonce AS nonce")
+    monkeypatch.setattr(fencing, "POSTGRES_GUARD", "SELECT clock_timestamp() AS ledger_now")
+    answer = await WRITES[what](old)
+    assert answer != Refused(what, new.fence)
+    assert what == "settle" or everything(lab) != before
+
+
+async def test_a_term_of_the_same_fence_with_another_nonce_is_refused(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    c = leader.candidate
+    leader.candidate = type(c)(ELECTION, "restored", c.node, c.lease, c.revision, c.cluster)
+    assert await leader.take(RUN) == Refused("claim", leader.fence)
+
+
+async def test_elections_do_not_refuse_each_other(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    other = lab.candidate("b")
+    other = type(other)("default/1", "n", "b", 1, other.revision + 50, other.cluster)
+    await leader.ledger.raise_fence(other, T0, waiting=nothing)
+    assert await leader.take(RUN) == Taken({"run-1": 1})
+
+
+async def test_concurrent_copies_of_one_claim_are_one_run(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    answers = await soon(asyncio.gather(*(leader.take(RUN) for _ in range(6))))
+    assert answers == [Taken({"run-1": 1})] * 6
+    assert len(lab.read().attempts()) == 1
+
+
+async def test_concurrent_copies_of_one_settlement_are_one(lab: Lab) -> None:
+    leader = await lab.leader("a")
+    answers = await soon(asyncio.gather(*(leader.settle(PAST) for _ in range(4))))
+    assert answers == [(DueRow(slot(5), 0, Origin.SCHEDULE, None),)] * 4
+
+
+# ------------------------------------------------------------------ overlapping transactions
+
+
+async def test_a_write_waiting_before_its_guard_is_refused_by_the_raise_that_passes_it(
+    pglab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stale insert of a slot nobody wrote: no row of it exists that could refuse."""
+    old, door = await pglab.leader("a", settlement()), Door()
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "_transact", door.transact)
+        late = asyncio.create_task(old.take(RUN))
+        await soon(door.reached.wait())
+    new = await pglab.leader("b")
+    settling = asyncio.create_task(new.settle(settlement()))
+    door.opened.set()
+    assert await soon(late) == Refused("claim", new.fence)
+    assert await soon(settling) == ()
+    assert pglab.states() == {}
+
+
+async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
+    old = await pglab.leader("a", settlement())
+    said = asyncio.Event()
+    c = pglab.candidate("b")
+    ledger = await pglab.ledger()
+    async with await psycopg.AsyncConnection.connect(pglab.url) as held:
+        guard = "SELECT cron_leader_guard(%s, %s, %s)"
+        await held.execute(guard, (ELECTION, old.fence, old.candidate.nonce))
+        raising = asyncio.create_task(ledger.raise_fence(c, T0, waiting=said.set))
+        await soon(said.wait())
+        assert not raising.done()
+        await held.commit()
+    assert await soon(raising) == c.revision
+
+
+async def test_a_raise_on_sqlite_waits_for_the_write_lock_and_says_so(
+    lab: Lab,
+) -> None:
+    if not lab.is_sqlite:
+        return
+    said = asyncio.Event()
+    c = lab.candidate("b")
+    ledger = await lab.ledger()
+    held = sqlite3.connect(lab.url.removeprefix("sqlite:///"), isolation_level=None)
+    held.execute("BEGIN IMMEDIATE")
+    raising = asyncio.create_task(ledger.raise_fence(c, T0, waiting=said.set))
+    await soon(said.wait())
+    assert not raising.done()
+    held.execute("COMMIT")
+    held.close()
+    assert await soon(raising) == c.revision
+
+
+async def test_a_raise_that_is_given_up_leaves_the_ledger_usable(pglab: Lab) -> None:
+    old = await pglab.leader("a", settlement())
+    said = asyncio.Event()
+    ledger = await pglab.ledger()
+    async with await psycopg.AsyncConnection.connect(pglab.url) as held:
+        guard = "SELECT cron_leader_guard(%s, %s, %s)"
+        await held.execute(guard, (ELECTION, old.fence, old.candidate.nonce))
+        candidate = pglab.candidate("b")
+        raising = asyncio.create_task(ledger.raise_fence(candidate, T0, waiting=said.set))
+        await soon(said.wait())
+        raising.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await raising
+        assert (await ledger.identity()).fleet == "default"
+
+
+# ------------------------------------------------------------------ dying in mid-transaction
+
+
+async def test_a_leader_killed_at_any_statement_of_its_settlement_loses_and_doubles_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = settlement(
+        entries=(Entry(slot(20), State.DUE), Entry(slot(21), State.MISSED)),
+        retired=("gone",),
+        again=("again",),
+    )
+    old = await lab.leader("a", settlement(jobs=("job", "again", "gone")))
+    await old.take(RUN, Claim(slot(1, "again"), "run-2"))
+    await old.take(entries=(Entry(slot(2), State.DUE),))
+    before, killed = lab.states(), 0
+    while True:
+        leader = await lab.leader(f"n{killed}")
+        with dying_after(killed, monkeypatch):
+            try:
+                waiting = await leader.settle(past)
+                break
+            except Killed:
+                killed += 1
+        assert lab.states() == before, f"after {killed} statements something has committed"
+    assert killed >= 8
+    assert isinstance(waiting, tuple)
+    assert {row.slot for row in waiting} == {slot(1, "again"), slot(2), slot(20)}
+    assert lab.states() == {
+        slot(): "abandoned", slot(1, "again"): "due", slot(2): "due",
+        slot(20): "due", slot(21): "missed",
+    }  # fmt: skip
+    assert len(lab.read().terms()) == 2
+
+
+@pytest.mark.parametrize("what", ["claim", "finish", "put_back"])
+async def test_a_write_cut_at_any_statement_is_whole_when_sent_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    leader = await lab.leader("a", PAST)
+    await leader.take(RUN)
+    before, killed = everything(lab), 0
+    while True:
+        with dying_after(killed, monkeypatch):
+            try:
+                answer = await WRITES[what](leader)
+                break
+            except Killed:
+                killed += 1
+        assert everything(lab) == before
+    assert killed >= 3
+    assert not isinstance(answer, Refused)
+    after = everything(lab)
+    assert after != before
+    assert await WRITES[what](leader) == answer or what != "claim"
+    assert everything(lab) == after

@@ -1,0 +1,136 @@
+"""P1 and P3 under any order of what leaders send: resent, late, and out of turn."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cron_leader import fencing
+from cron_leader.core.model import Claim, Entry, Finish, Refused, SlotKey, State, Taken
+from tests.ledger.kit import Lab, Leader, finish, put_back, settlement, slot
+from tests.pg_kit import Postgres
+
+SLOTS = 3
+DONE = {"succeeded", "failed", "abandoned", "skipped", "missed", "cancelled"}
+
+_slots = st.integers(0, SLOTS - 1)
+ACTIONS = st.one_of(
+    st.tuples(st.just("raise")),
+    st.tuples(st.just("claim"), st.integers(0, 2), _slots, st.sampled_from([None, 0, 1, 2])),
+    st.tuples(st.just("finish"), st.integers(0, 2), st.sampled_from([State.SUCCEEDED, State.DUE])),
+    st.tuples(st.just("put_back"), st.integers(0, 2)),
+    st.tuples(st.just("resend"), st.integers(0, 7)),
+)
+
+
+@dataclass
+class World:
+    """Leaders by age, all that was ever sent, and what the ledger has accepted."""
+
+    lab: Lab
+    leaders: list[Leader] = field(default_factory=list)
+    sent: list[tuple[Leader, str, object]] = field(default_factory=list)
+    runs: dict[tuple[SlotKey, int], str] = field(default_factory=dict)
+    finals: dict[SlotKey, str] = field(default_factory=dict)
+    won: list[tuple[Leader, Claim, int]] = field(default_factory=list)
+
+    async def act(self, action: tuple[Any, ...]) -> None:
+        match action:
+            case ("raise",):
+                await self._rise()
+            case ("claim", age, number, seen):
+                claim = Claim(slot(number), f"run-{len(self.sent)}", seen)
+                await self.send(self._leader(age), "take", claim)
+            case ("finish", which, state) if self.won:
+                leader, claim, attempt = self.won[-1 - which % len(self.won)]
+                await self.send(leader, "finish", _finish(claim, attempt, state))
+            case ("put_back", which) if self.won:
+                leader, claim, attempt = self.won[-1 - which % len(self.won)]
+                await self.send(leader, "put_back", put_back(claim, attempt))
+            case ("resend", which) if self.sent:
+                await self.send(*self.sent[-1 - which % len(self.sent)])
+        self.check()
+
+    async def _rise(self) -> None:
+        leader = await self.lab.leader(f"n{len(self.leaders)}")
+        self.leaders.append(leader)
+        due = (Entry(slot(len(self.leaders) % SLOTS), State.DUE),)
+        await self.send(leader, "settle", settlement(entries=due, again=("job",)))
+
+    def _leader(self, age: int) -> Leader:
+        return self.leaders[-1 - age % len(self.leaders)]
+
+    async def send(self, leader: Leader, what: str, value: object) -> None:
+        """P1: whoever is not the newest is refused."""
+        self.sent.append((leader, what, value))
+        if what == "take":
+            answer = await leader.take(value)  # type: ignore[arg-type]
+        else:
+            answer = await getattr(leader.ledger, what)(leader.term, value)
+        assert isinstance(answer, Refused) == (leader is not self.leaders[-1])
+        if isinstance(answer, Taken) and answer.attempts:
+            assert isinstance(value, Claim)
+            self.won.append((leader, value, answer.attempts[value.run_id]))
+
+    def check(self) -> None:
+        """P3: one run an attempt, for ever; what is final stays; running rows are the newest's."""
+        reader = self.lab.read()
+        for row in reader.attempts():
+            key = (SlotKey(row.job, row.scheduled_for, row.command_id), row.attempt)
+            assert self.runs.setdefault(key, row.run_id) == row.run_id
+        for key, state in self.lab.states().items():
+            if state in DONE:
+                assert self.finals.setdefault(key, state) == state
+            assert key not in self.finals or self.finals[key] == state
+        for row in reader.slots():
+            assert row.state in DONE or row.fence == self.leaders[-1].fence
+
+
+def _finish(claim: Claim, attempt: int, state: State) -> Finish:
+    attempt_state = State.CANCELLED if state is State.DUE else state
+    return finish(claim, attempt, state, attempt_state=attempt_state)
+
+
+async def _play(url: str, actions: list[Any]) -> None:
+    async with AsyncExitStack() as stack:
+        world = World(Lab(url, stack))
+        for action in [("raise",), *actions]:
+            await world.act(action)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(ACTIONS, min_size=4, max_size=14))
+def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_play(f"sqlite:///{folder}/x.db", actions))
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(actions=st.lists(ACTIONS, min_size=4, max_size=12))
+def test_any_order_of_leaders_keeps_the_promises_on_postgres(
+    server: Postgres,
+    actions: list[Any],
+) -> None:
+    with server.database("ready") as url:
+        asyncio.run(_play(url, actions))
+
+
+def test_a_ledger_without_its_guard_breaks_the_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary: the property can fail."""
+    monkeypatch.setattr(fencing, "SQLITE_GUARD", "SELECT :fence AS fence, :nonce AS nonce")
+    with pytest.raises(AssertionError):
+        asyncio.run(_play(f"sqlite:///{tmp_path}/x.db", [("raise",), ("claim", 1, 0, None)]))
