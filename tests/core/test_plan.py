@@ -123,6 +123,12 @@ def test_a_slot_is_late_once_it_is_older_than_start_within() -> None:
     assert late == Backlog(entries=(Entry(SlotKey("j", NOON), State.MISSED, Reason.LATE),))
 
 
+def test_start_within_never_looks_back_before_since() -> None:
+    job = a_job(At(NOON), start_within_s=60)
+    assert backlog(job, NOON, NOON + MINUTE, on_time=SECOND) == Backlog()
+    assert backlog(job, NOON, NOON + MINUTE + TICK, on_time=SECOND) == Backlog()
+
+
 @pytest.mark.parametrize(
     ("catchup", "limit", "left", "reason"),
     [

@@ -120,11 +120,14 @@ CHANGES = {
     "Europe/Warsaw": ("2017-03-26T01:00Z", "2017-10-29T01:00Z"),
     "America/New_York": ("2026-03-08T07:00Z", "2026-11-01T06:00Z"),
     "America/Sao_Paulo": ("2018-11-04T03:00Z", "2018-02-18T02:00Z"),
+    "America/Boa_Vista": ("2000-10-08T04:00Z", "2000-10-15T03:00Z"),
+    "America/Goose_Bay": ("2010-11-07T03:01Z",),
     "America/Havana": ("2025-03-09T05:00Z", "2025-11-02T05:00Z"),
     "America/Caracas": ("2007-12-09T07:00Z",),
     "America/Scoresbysund": ("2024-03-31T01:00Z",),
     "Asia/Beirut": ("2022-03-26T22:00Z", "2022-10-29T21:00Z"),
     "Asia/Pyongyang": ("2018-05-04T15:00Z",),
+    "Africa/Freetown": ("1939-09-01T01:00Z", "1939-09-05T00:40Z",),
     "Africa/Casablanca": ("2025-02-23T02:00Z", "2025-04-06T02:00Z"),
     "Antarctica/Troll": ("2025-03-30T01:00Z", "2025-10-26T01:00Z"),
     "Australia/Lord_Howe": ("2025-10-04T15:30Z", "2025-04-05T15:00Z"),
@@ -235,7 +238,8 @@ def check_against(
     begin, end = clock[0][0] - TICK, clock[-1][0]
     slots = [at for at in islice(fires(schedule, begin), len(runs) + 1) if at <= end]
     assert slots == runs, label
-    moments = [begin + rng.random() * (end - begin) for _ in range(6)]
+    moments = [begin + rng.random() * (end - begin) for _ in range(4)]
+    moments += [begin + AROUND + rng.uniform(-2, 2) * 60 * MINUTE for _ in range(4)]
     for at in sorted(moments + [slot + d for slot in runs[::19] for d in (-TICK, 0 * TICK, TICK)]):
         after, before = bisect_right(runs, at), bisect_left(runs, at)
         if after < len(runs):
@@ -257,6 +261,13 @@ def test_days_over_years_are_those_of_the_calendar() -> None:
         schedule = parse_cron(daily.text)
         assert list(islice(fires(schedule, begin - TICK), len(expected))) == expected
         assert schedule.count(begin - TICK, days[-1]) == len(expected)
+
+
+def test_in_the_second_half_of_a_repeated_hour_all_its_fixed_times_have_gone() -> None:
+    schedule = parse_cron("10,50 2 * * *", "Europe/Warsaw")
+    second_half = utc("2017-10-29T02:30+01:00")
+    assert schedule.prev_before(second_half) == utc("2017-10-29T02:50+02:00")
+    assert schedule.next_after(second_half) == utc("2017-10-30T02:10+01:00")
 
 
 # ------------------------------------------------------------------ where there are no more slots
