@@ -75,6 +75,26 @@ class Emitted:
         return [name for name, _ in self.lines]
 
 
+class CountingEtcd(Etcd):
+    """Keeps the methods it was asked for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked: list[str] = []
+        self._news = asyncio.Event()
+
+    async def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
+        self.asked.append(method)
+        self._news.set()
+        return await super().call(method, request, timeout_s=timeout_s)
+
+    async def until_asked(self, *methods: str) -> None:
+        """Until these were the latest, in this order."""
+        while tuple(self.asked[-len(methods) :]) != methods:
+            self._news.clear()
+            await self._news.wait()
+
+
 class Recorder:
     """Stands for the daemon's inbox: keeps events, and waits for the next of a kind."""
 

@@ -209,7 +209,7 @@ def _rule(code: StatusCode, details: str) -> _Rule:
 
 
 def _cause(code: StatusCode, details: str) -> str:
-    if code is StatusCode.DEADLINE_EXCEEDED:
+    if code is StatusCode.DEADLINE_EXCEEDED or details == "context deadline exceeded":
         return "no answer in time"
     last = details.replace("\n", " ").rpartition("last error: ")[2].removeprefix("etcdserver: ")
     return f"{last or 'no details'} ({code.name})"

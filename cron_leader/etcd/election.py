@@ -72,8 +72,6 @@ class Candidacy:
         self._maybe_granted = False
         self._leaving = False
         self._left = asyncio.Event()
-        self.revoked = False
-        """Whether etcd has confirmed that the lease is gone."""
 
     async def run(self) -> None:
         """Until left, failed, or the lease is gone. Failures are reported, not raised."""
@@ -88,6 +86,11 @@ class Candidacy:
             await _end(self._work)
         if not self._work.cancelled():
             self._work.result()
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether etcd may still have the lease: asked for, and not known to be gone."""
+        return self._maybe_granted
 
     async def verify(self) -> None:
         """Read the own key: Verified, KeyDeleted or KeyOverwritten; nothing if etcd is silent."""
@@ -215,7 +218,7 @@ class Candidacy:
             except EtcdRefused:
                 return
             else:
-                self.revoked = True
+                self._maybe_granted = False
                 return
 
 

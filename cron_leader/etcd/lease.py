@@ -37,7 +37,7 @@ async def measure_election_timeout(etcd: Etcd) -> int:
         await etcd.call(
             "Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=reply.ID), timeout_s=MEASURE_S
         )
-    except EtcdUnavailable:
+    except (EtcdUnavailable, EtcdRefused):
         pass  # it has no keys, and ends by itself
     return int(reply.TTL * NS * 10 // 14)
 
@@ -91,7 +91,7 @@ class Lease:
         )
         if reply.TTL <= 0:
             return False
-        self._emit("lease.granted", lease=hex_id(self._terms.id), ttl_s=reply.TTL)
+        self._emit("lease.granted", lease=self._terms.id, ttl_s=reply.TTL)
         self._renewed(self._sent_ns, reply.TTL * NS)
         return True
 
@@ -99,7 +99,7 @@ class Lease:
         """Renew until etcd says that the lease is gone; then return."""
         while True:
             if await self._keep_on_one_stream():
-                self._emit("lease.lost", lease=hex_id(self._terms.id))
+                self._emit("lease.lost", lease=self._terms.id)
                 return
             await asyncio.sleep(min(RETRY_S, self._terms.renew_ns / 8 / NS))
 
@@ -150,7 +150,7 @@ class Lease:
         if reply.TTL <= 0:
             return False
         self._sent_ns = sent_ns
-        self._emit("lease.renewed", lease=hex_id(self._terms.id))
+        self._emit("lease.renewed", lease=self._terms.id)
         self._renewed(sent_ns, reply.TTL * NS)
         return True
 

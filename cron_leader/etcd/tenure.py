@@ -23,7 +23,7 @@ from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.keys import Seat
-from cron_leader.etcd.lease import NS, hex_id
+from cron_leader.etcd.lease import NS
 from cron_leader.etcd.line import Won
 from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
 from cron_leader.events import Emit
@@ -62,7 +62,7 @@ class Tenure:
         self._seen = won.read_at
         self._timeout_s = seat.renew_ns / 2 / NS
         self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
-        self._fields = {"shard": seat.shard, "lease": hex_id(seat.lease)}
+        self._fields = {"shard": seat.shard, "lease": seat.lease}
 
     async def watch(self) -> None:
         """Report WatchOpened and WatchBroken in turn; return after KeyDeleted or KeyOverwritten."""

@@ -25,10 +25,10 @@ from tests.etcd_kit import CLOCK, Fleet, Hand, Proxy, fleet_of, freeze, thaw
 
 
 async def test_a_late_reply_never_lengthens_the_term(shared_etcd: EmbeddedEtcd) -> None:
-    held_s = 0.2
+    held_s = 0.1
     async with (
         Proxy(shared_etcd.endpoint) as proxy,
-        fleet_of(shared_etcd.endpoint, ttl_s=6) as fleet,
+        fleet_of(shared_etcd.endpoint, ttl_s=4) as fleet,
     ):
         proxy.hold_replies_s = held_s
         a = fleet.join("a", proxy.endpoint)

@@ -7,7 +7,7 @@ import asyncio
 from cron_leader.core.messages import Elected, JoinFailed, LeaseRenewed, Left, WatchOpened
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from cron_leader.etcd.survey import survey
-from tests.etcd_kit import PREFIX, Fleet, Hand, Node, Proxy, fleet_of, place_of
+from tests.etcd_kit import PREFIX, CountingEtcd, Fleet, Hand, Node, Proxy, fleet_of, place_of
 
 
 async def line_of(fleet: Fleet, hand: Hand, *names: str) -> list[Node]:
@@ -42,6 +42,20 @@ async def test_a_departure_in_mid_line_elects_nobody(fleet: Fleet, hand: Hand) -
     assert not c.reports.of(Elected, JoinFailed)
     await a.leave()
     await c.until(Elected)
+
+
+async def test_a_departure_wakes_only_the_next_in_line(fleet: Fleet, hand: Hand) -> None:
+    a, b = await line_of(fleet, hand, "a", "b")
+    c = fleet.join("c", kind=CountingEtcd)
+    assert isinstance(c.etcd, CountingEtcd)
+    await hand.until_there(place_of(c))
+    async with asyncio.timeout(5):
+        await c.etcd.until_asked("KV/Txn", "KV/Range")  # into the line, and one look at it
+    looked = len(c.etcd.asked)
+    await a.leave()
+    await b.until(WatchOpened)
+    await hand.get(place_of(c))
+    assert len(c.etcd.asked) == looked
 
 
 async def test_the_lease_is_trusted_before_the_candidate_is_elected(
