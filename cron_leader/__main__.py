@@ -1,4 +1,4 @@
-"""`python -m cron_leader`: the daemon process that the supervisor starts; the one composition root."""
+"""`python -m cron_leader`: the daemon process, as the supervisor starts it. Joins the parts."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ T = TypeVar("T")
 RETRY_S = (0.5, 5.0)
 """First and longest pause while a service is not there at start."""
 NS = 1_000_000_000
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Daemon:
@@ -67,7 +68,7 @@ class Daemon:
     async def run(self) -> m.Exit:
         """Start, lead and follow until told to stop; the exit code, and why if it is not 0."""
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._post, m.StopAsked(int(number)))
         self._link = await Link.from_environment(on_gone=lambda: self._post(m.SupervisorGone()))
         self._emit("node.started", pid=os.getpid(), supervisor_pid=os.getppid())
@@ -179,7 +180,7 @@ class Daemon:
         await self._etcd.aclose()
         if self._link is not None:
             self._link.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             self._loop.remove_signal_handler(number)
 
     # ------------------------------------------------------------------ inbox and timers
@@ -292,6 +293,7 @@ class Daemon:
         )
         self._candidacy = (nonce, candidacy)
         await candidacy.run()
+        self._tell_released(candidacy)
 
     async def _tell_lease(self, lease: int) -> bool:
         assert self._link is not None
@@ -309,7 +311,11 @@ class Daemon:
             self._post(m.Left(nonce))
             return
         await candidacy.leave()
-        if candidacy.revoked and self._link is not None:
+        self._tell_released(candidacy)
+
+    def _tell_released(self, candidacy: Candidacy) -> None:
+        """Nothing is left for the supervisor to revoke."""
+        if self._link is not None and not candidacy.may_hold:
             self._link.released()
 
     def _of(self, nonce: str) -> Candidacy | None:

@@ -45,7 +45,7 @@ class Woke:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """SIGTERM or SIGINT."""
+    """SIGTERM, SIGINT or SIGHUP."""
 
     signal: int
 

@@ -313,7 +313,7 @@ class Node:
         self.gate = Gate(stopping=self._stop_ns is not None)
         self.phase = Phase.JOINING
         self._probe_ns = self._now.boot_ns + self._limits.ttl_ns // 2
-        self._emit("term.campaigning", lease=self._lease)
+        self._emit("term.campaigning", lease=_hex(self._lease))
         self._do(m.Join(self._nonce, self._lease))
 
     def _on_join_failed(self, event: m.JoinFailed) -> None:
@@ -350,7 +350,7 @@ class Node:
         self.phase = Phase.RAISING
         self._elected_ns = self._now.boot_ns
         self._raise_by_ns = self._elected_ns + RAISE_ANSWER_NS
-        self._emit("term.elected", lease=self._lease, revision=revision)
+        self._emit("term.elected", lease=_hex(self._lease), revision=revision)
         self._do(m.Raise(self._candidate))
 
     def _on_raised(self, answer: int | Refused) -> None:
@@ -365,7 +365,7 @@ class Node:
         self.term = Term(c.election, answer, c.nonce, c.node, c.lease, at)
         self.gate = replace(self.gate, raised=True)
         self.phase = Phase.SETTLING
-        self._emit("term.raised", fence=answer, lease=c.lease)
+        self._emit("term.raised", fence=answer, lease=_hex(c.lease))
         self._do(m.ReadPast(self.term))
 
     def _raise_refused(self, answer: Refused) -> None:
@@ -622,7 +622,7 @@ class Node:
         reason = self.closed(self._now.boot_ns)
         if reason is None and not self._was_open:
             self._was_open = True
-            self._emit("gate.opened", fence=self.term.fence, lease=self.term.lease)
+            self._emit("gate.opened", fence=self.term.fence, lease=_hex(self.term.lease))
         elif reason is not None:
             self._close_gate(reason)
 
@@ -709,3 +709,8 @@ _Candidacy = (
     | m.Left
     | _LedgerAnswer
 )
+
+
+def _hex(lease: int) -> str:
+    """A lease as etcdctl prints it."""
+    return f"{lease:016x}"

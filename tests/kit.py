@@ -1,0 +1,121 @@
+"""Fleets of real node processes on a real etcd, with a ledger to look into."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cron_leader.clock import SystemClock
+from cron_leader.config import EtcdConfig
+from cron_leader.demo.fleet import Fleet, Line
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.survey import Survey, survey
+from cron_leader.ledger.views import AttemptRow, SlotRow, open_reader
+from tests.etcd_kit import Emitted, Hand
+
+SOON_S = 20.0
+"""For what must come; never a pause."""
+
+_numbers = itertools.count(1)
+
+BEAT = """
+[[job]]
+name = "beat"
+every = "1s"
+command = ["true"]
+"""
+
+
+@dataclass
+class Town:
+    """A fleet, the file it runs on, its etcd and its ledger."""
+
+    fleet: Fleet
+    name: str
+    config: Path
+    endpoint: str
+    ledger: str
+
+    # ---------------------------------------------------------------- the nodes
+
+    async def lead(self, node: str, *, since: datetime | None = None) -> Line:
+        """Start a node and wait until it leads: its gate.opened."""
+        since = since or now()
+        await self.fleet.start(node)
+        return await self.says("gate.opened", node=node, since=since)
+
+    async def follow(self, node: str) -> Line:
+        """Start a node and wait until it has a lease and stands in line."""
+        since = now()
+        await self.fleet.start(node)
+        return await self.says("lease.granted", node=node, since=since)
+
+    async def says(
+        self, event: str, *, since: datetime, within_s: float = SOON_S, **fields: object
+    ) -> Line:
+        return await self.fleet.timeline.first(event, since=since, within_s=within_s, **fields)
+
+    # ---------------------------------------------------------------- etcd
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Etcd]:
+        etcd = Etcd(EtcdConfig(endpoints=(self.endpoint,)), clock=SystemClock(), emit=Emitted())
+        try:
+            yield etcd
+        finally:
+            await etcd.aclose()
+
+    @contextlib.asynccontextmanager
+    async def hand(self) -> AsyncIterator[Hand]:
+        async with self.client() as etcd:
+            yield Hand(etcd)
+
+    async def survey(self) -> Survey:
+        async with self.client() as etcd:
+            return await survey(etcd, "/cron-leader", self.name, 0)
+
+    async def keys(self) -> list[bytes]:
+        """The keys in line, the leader's first."""
+        prefix = f"/cron-leader/{self.name}/elections/0/"
+        return [f"{prefix}{c.lease:016x}".encode() for c in (await self.survey()).candidates]
+
+    # ---------------------------------------------------------------- the ledger
+
+    def slots(self, job: str | None = None) -> list[SlotRow]:
+        """Oldest first."""
+        with open_reader(self.ledger) as reader:
+            return list(reversed(reader.slots(job=job)))
+
+    def attempts(self, job: str | None = None) -> list[AttemptRow]:
+        with open_reader(self.ledger) as reader:
+            return list(reversed(reader.attempts(job=job)))
+
+
+@contextlib.asynccontextmanager
+async def town(
+    folder: Path,
+    endpoint: str,
+    *,
+    jobs: str = BEAT,
+    ttl: str = "2s",
+    ledger: str = "sqlite:///ledger.db",
+    more: str = "",
+) -> AsyncIterator[Town]:
+    """A fresh fleet on `endpoint`; nothing is started yet, everything has ended afterwards."""
+    name = f"town{next(_numbers)}"
+    config = folder / f"{name}.toml"
+    config.write_text(
+        f'[fleet]\nname = "{name}"\n[lease]\nttl = "{ttl}"\n'
+        f'[etcd]\nendpoints = ["{endpoint}"]\n[ledger]\nurl = "{ledger}"\n{more}\n{jobs}'
+    )
+    url = ledger.replace("sqlite:///", f"sqlite:///{folder}/")
+    async with Fleet(config) as fleet:
+        yield Town(fleet, name, config, endpoint, url)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
