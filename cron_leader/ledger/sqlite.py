@@ -50,6 +50,8 @@ LOOK_S = 0.1
 PAUSE_S = 0.005
 """Between two tries, for locks on which SQLite does not wait by itself."""
 
+UNIQUE = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
 
@@ -158,8 +160,8 @@ class SqliteLedger(GuardedLedger):
         def work(connection: sqlite3.Connection) -> T | Refused:
             try:
                 return _send(connection, write)
-            except sqlite3.IntegrityError:
-                if write.instead is None:
+            except sqlite3.IntegrityError as error:
+                if write.instead is None or error.sqlite_errorcode not in UNIQUE:
                     raise
                 return _send(connection, write.instead)
 
@@ -181,6 +183,8 @@ class SqliteLedger(GuardedLedger):
     # -------------------------------------------------------------- the worker
 
     async def _call(self, work: Work[T], patience: Patience, *, create: bool = False) -> T:
+        if self._closed:
+            raise LedgerUncertain(f"ledger {self._where}: closed")
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._worker, self._run, work, patience, create)
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import psycopg
 import pytest
 
 from cron_leader import fencing
 from cron_leader.core.model import Claim, DueRow, Entry, Origin, Refused, State, Taken
+from cron_leader.errors import LedgerUnusable
 from cron_leader.ledger import postgres
 from tests.ledger.kit import (
     ELECTION,
@@ -108,6 +110,15 @@ async def test_concurrent_copies_of_one_settlement_are_one(lab: Lab) -> None:
     leader = await lab.leader("a")
     answers = await soon(asyncio.gather(*(leader.settle(PAST) for _ in range(4))))
     assert answers == [(DueRow(slot(5), 0, Origin.SCHEDULE, None),)] * 4
+
+
+async def test_only_the_own_term_row_makes_a_settlement_a_copy(lab: Lab) -> None:
+    """Any other constraint is an error, and nothing is written."""
+    leader = await lab.leader("a")
+    nameless = Entry(slot(job=cast(str, None)), State.DUE)
+    with pytest.raises(LedgerUnusable):
+        await leader.settle(settlement(entries=(nameless,)))
+    assert lab.read().terms() == ()
 
 
 # ------------------------------------------------------------------ overlapping transactions

@@ -107,7 +107,7 @@ async def _play(url: str, actions: list[Any]) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(ACTIONS, min_size=4, max_size=14))
 def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -> None:
@@ -116,7 +116,7 @@ def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(actions=st.lists(ACTIONS, min_size=4, max_size=12))
 def test_any_order_of_leaders_keeps_the_promises_on_postgres(
