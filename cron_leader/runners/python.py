@@ -233,7 +233,7 @@ class JobHost:
             answer.set_result(value)
 
     async def _bury(self) -> None:
-        for child in list(self._children.values()):
+        for child in list(self._children.values()):  # on Linux they are dying already
             child.signal(signal.SIGKILL)
         self.kill()
         await self._exited.wait()

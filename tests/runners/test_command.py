@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -255,6 +256,7 @@ async def test_a_process_that_escaped_the_group_does_not_hold_the_run_up(tmp_pat
 
 async def test_an_output_flood_keeps_head_and_tail_and_the_loop_alive() -> None:
     flood = "echo first; head -c 200000000 /dev/zero; echo; echo last"
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with stage() as s:
         run = await s.begin(shell(flood, output_head=1000, output_tail=1000))
         quick = await s.play(shell("echo meanwhile"))
@@ -267,6 +269,7 @@ async def test_an_output_flood_keeps_head_and_tail_and_the_loop_alive() -> None:
     assert "\n[... 199998012 bytes dropped ...]\n" in output
     assert len(output) < 2100
     assert "\x00" not in output
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kib < 50 * 1024
 
 
 async def test_output_that_is_no_utf8_is_kept_as_far_as_it_is() -> None:

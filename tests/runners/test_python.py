@@ -39,7 +39,7 @@ def show(tick):
           "fds": os.listdir("/proc/self/fd"),
           "heavy": sorted({"grpc", "psycopg", "pydantic", "typer"} & set(sys.modules)),
           "leads": os.getpid() == os.getpgrp() == os.getsid(0),
-          "threads": threading.active_count(), "stdin": sys.stdin.read()}))
+          "host": sys.argv[1], "stdin": sys.stdin.read()}))
 
 async def later(tick):
     await asyncio.sleep(0.01)
@@ -63,7 +63,9 @@ async def sleeper(tick):
     try: await asyncio.sleep(60)
     finally: print("clean")
 
-def hangs(tick): time.sleep(60)
+def hangs(tick):
+    print("begun")
+    time.sleep(60)
 
 def litters(tick): print(subprocess.Popen(["sleep", "600"]).pid)
 
@@ -98,7 +100,7 @@ async def test_a_python_run_is_told_its_tick_and_given_exactly_its_environment(
         for name in ("JOB", "SCHEDULED_FOR", "FENCE", "NODE", "FLEET", "ATTEMPT", "RUN_DEADLINE")
     }
     assert said["heavy"] == []
-    assert (said["leads"], said["threads"], said["stdin"]) == (True, 1, "")
+    assert (said["leads"], said["host"], said["stdin"]) == (True, "serve", "")
     assert len(said["fds"]) == 5, "input, output twice, its control socket, and the listing"
 
 
@@ -159,6 +161,7 @@ async def test_a_python_run_that_hangs_is_killed_at_its_timeout(folder: Path) ->
     async with on(folder, "hangs") as s:
         result = await s.play(python("digests:hangs", timeout_s=0.1, grace_s=0.1))
     assert (result.timed_out, result.exit_code) == (True, 137)
+    assert result.output == "begun\n", "what it printed is not lost in a buffer"
 
 
 async def test_what_a_python_run_leaves_in_its_group_dies_with_it(folder: Path) -> None:
@@ -211,7 +214,7 @@ async def test_with_a_second_thread_in_the_host_each_run_is_an_exec(folder: Path
         result = await s.play(python("digests:show"))
         failed = await s.play(python("digests:raises"))
     said = json.loads(result.output or "")
-    assert (said["threads"], said["leads"]) == (1, True)
+    assert (said["host"], said["leads"]) == ("one", True)
     assert set(said["env"]) >= {"CRON_LEADER_FENCE"}
     assert "PYTHONPATH" not in said["env"]
     assert (failed.error or "").endswith("ValueError: no digest today\n")
