@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,14 @@ OUT = Path(__file__).parent / "out"
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 YES, 1 NO, 2 UNKNOWN (or bad usage); `canary`: 0 if every one went red."""
     args = _parser().parse_args(argv)
+    try:
+        return _do(args)
+    except Exception:  # a harness that breaks down has proved nothing: no NO, whose status is 1
+        traceback.print_exc()
+        return EXIT[Verdict.UNKNOWN]
+
+
+def _do(args: argparse.Namespace) -> int:
     match args.command:
         case "run":
             return _run(_order(args))

@@ -205,10 +205,12 @@ def run(order: Order) -> Outcome:
     """Play it in a fresh world, judge it, and leave everything in order.out. Inside `contain`."""
     history, clock = History(), OneClock()
     history.add(Op(clock.now_ns(), Source.PLAN, "harness", "plan", value=asdict(_plan(order))))
-    trouble = _play(order, history, clock)
-    drift = {"drift_ns": clock.drift_ns()}
-    history.add(Op(clock.now_ns(), Source.PLAN, "harness", "drift", value=drift))
-    save(history.ops(), order.out / "history.jsonl")
+    try:
+        trouble = _play(order, history, clock)
+    finally:
+        drift = {"drift_ns": clock.drift_ns()}
+        history.add(Op(clock.now_ns(), Source.PLAN, "harness", "drift", value=drift))
+        save(history.ops(), order.out / "history.jsonl")
     findings = (*trouble, *judge(history.ops()))
     outcome = Outcome(order, checks.verdict(findings), findings)
     _keep(outcome)
