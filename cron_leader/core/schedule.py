@@ -130,11 +130,7 @@ class Cron:
         return _prev_before(self._fields, self._zone, t.astimezone(UTC))
 
     def count(self, after: datetime, upto: datetime) -> int:
-        first, last = self.next_after(after), self.prev_before(upto + _TICK)
-        if first is None or last is None or last < first:
-            return 0
-        count = _elapsed_count if self._fields.elapsed else _fixed_count
-        return 1 + count(self._fields, self._zone, first, last)
+        return _count(self._fields, self._zone, after.astimezone(UTC), upto.astimezone(UTC))
 
 
 def parse_cron(expression: str, zone: str = "UTC") -> Cron:
@@ -142,8 +138,8 @@ def parse_cron(expression: str, zone: str = "UTC") -> Cron:
     return Cron(" ".join(expression.split()), zone)
 
 
-# Both searches are remembered, for jobs by the thousand share few schedules, and a leader asks all
-# of them about the same instant. A UTC instant means the same in every term: nothing goes stale.
+# Answers are remembered: jobs by the thousand share few schedules, and a leader asks all of them
+# about the same instants. They depend on nothing else, so none goes stale.
 
 
 @lru_cache(maxsize=8192)
@@ -160,6 +156,15 @@ def _prev_before(fields: CronFields, zone: ZoneInfo, t: datetime) -> datetime | 
         return (_elapsed_before if fields.elapsed else _fixed_before)(fields, zone, t)
     except OverflowError:
         return None
+
+
+@lru_cache(maxsize=8192)
+def _count(fields: CronFields, zone: ZoneInfo, after: datetime, upto: datetime) -> int:
+    first, last = _next_after(fields, zone, after), _prev_before(fields, zone, upto + _TICK)
+    if first is None or last is None or last < first:
+        return 0
+    count = _elapsed_count if fields.elapsed else _fixed_count
+    return 1 + count(fields, zone, first, last)
 
 
 # ------------------------------------------------------------------ fixed times
