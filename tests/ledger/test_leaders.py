@@ -156,6 +156,19 @@ async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) 
     assert await soon(raising) == c.revision
 
 
+async def test_a_guard_holds_the_fence_row_and_the_lock_of_its_election(pglab: Lab) -> None:
+    """The row against anybody's UPDATE; the advisory lock against starving the raise."""
+    old = await pglab.leader("a", settlement())
+    with psycopg.connect(pglab.url) as held, psycopg.connect(pglab.url, autocommit=True) as other:
+        guard = "SELECT cron_leader_guard(%s, %s, %s)"
+        held.execute(guard, (ELECTION, old.fence, old.candidate.nonce))
+        other.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute("UPDATE cron_leader_fence SET fence = fence + 1")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute(fencing.POSTGRES_EXCLUSIVE, (ELECTION,))
+
+
 async def test_a_raise_on_sqlite_waits_for_the_write_lock_and_says_so(
     lab: Lab,
 ) -> None:
