@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from cron_leader.core.model import Run
 from cron_leader.errors import ConfigError
 from cron_leader.runners import describe
+from cron_leader.runners.life import ProcessLife
 from tests.runners.stage import (
     CLOCK,
     NotStarted,
@@ -188,6 +190,7 @@ async def test_the_death_of_the_host_fails_its_runs_and_another_takes_over(folde
         await s.until(Prepared, waiting)
         os.kill(host_pid(s), signal.SIGKILL)
         result = await s.result(run)
+        await ended(s, waiting)
         s.go(waiting)
         await s.until(NotStarted, waiting)
         assert (await s.play(python("digests:later"))).ok
@@ -289,6 +292,14 @@ async def test_describe_ends_a_host_whose_import_hangs(
     monkeypatch.setattr("cron_leader.runners.python.IMPORT_TIMEOUT_S", 0.3)
     with pytest.raises(ConfigError, match="endless"):
         await describe(["endless"], cwd=tmp_path)
+
+
+async def ended(s: Stage, run: Run) -> None:
+    """The process of a run is dead, not just about to be: else "go" may still reach it."""
+    life = s.runners._lives[run.run_id]
+    assert isinstance(life, ProcessLife)
+    assert life._child is not None
+    await life._child.exited.wait()
 
 
 def host_pid(s: Stage) -> int:
