@@ -60,7 +60,7 @@ def _order(args: argparse.Namespace) -> Order:
     variant = args.variant or variants[0]
     if variant not in variants:
         sys.exit(f"{args.scenario} has no variant {variant!r}; it has {', '.join(variants)}")
-    return Order(args.scenario, variant, args.canary, args.out or _fresh(args.scenario))
+    return Order(args.scenario, variant, args.canary, (args.out or _fresh(args.scenario)).resolve())
 
 
 def _fresh(name: str) -> Path:
