@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cron_leader.clock import SystemClock
-from cron_leader.config import Config, build_jobs, load, merge_jobs
+from cron_leader.config import Config, load
 from cron_leader.errors import CronLeaderError
 from cron_leader.events import Emitter, Sink
 from cron_leader.log import console_sink, json_sink, set_title
+from cron_leader.runners import with_code_jobs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,9 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(options.config, environ=os.environ, node_id=options.node_id)
         return asyncio.run(_run(config, options))
     except CronLeaderError as error:
-        if options.log_level == "debug":
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        _complain(str(error), error, options)
         return 2
 
 
@@ -36,24 +35,21 @@ async def _run(config: Config, options: argparse.Namespace) -> int:
     clock = SystemClock()
     emit = Emitter(config.node_id, config.fleet, wall=clock.wall)
     emit.subscribe(_sink(config, options))
-    config, handlers = await _with_modules(config)
+    config, handlers = await with_code_jobs(config)
     emit("config.loaded", jobs=len(config.jobs), digest=config.digest)
     daemon = Daemon(config, clock=clock, emit=emit, handlers=handlers)
     done = await daemon.run()
     if done.text:
-        print(f"error: {done.text}", file=sys.stderr)  # noqa: T201
+        _complain(done.text, daemon.cause, options)
     return done.code
 
 
-async def _with_modules(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with the @job functions of its modules, and the functions they offer."""
-    if not config.modules:
-        return config, ()
-    from cron_leader.runners import describe
-
-    described = await describe(config.modules, cwd=config.base)
-    more = build_jobs(described.jobs, where="@job", base=config.base)
-    return merge_jobs(config, more), described.handlers
+def _complain(text: str, cause: Exception | None, options: argparse.Namespace) -> None:
+    """One line for each finding; the traceback for those who asked for it."""
+    if cause is not None and options.log_level == "debug":
+        traceback.print_exception(cause)
+    for line in text.splitlines():
+        print(f"error: {line}", file=sys.stderr)  # noqa: T201
 
 
 def _sink(config: Config, options: argparse.Namespace) -> Sink:

@@ -58,6 +58,8 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._candidacy: tuple[str, Candidacy] | None = None
         self._lease = 0
+        self.cause: Exception | None = None
+        """What kept the daemon from starting."""
         self._exit: m.Exit | None = None
         self._told_deadline_ns = 0
         self._stepped_ns = clock.boot_ns()
@@ -69,8 +71,8 @@ class Daemon:
         """Start, lead and follow until told to stop; the exit code, and why if it is not 0."""
         self._loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self._post, m.StopAsked(int(number)))
-        self._link = await Link.from_environment(on_gone=lambda: self._post(m.SupervisorGone()))
+            self._loop.add_signal_handler(number, self.post, m.StopAsked(int(number)))
+        self._link = await Link.from_environment(on_gone=lambda: self.post(m.SupervisorGone()))
         self._emit("node.started", pid=os.getpid(), supervisor_pid=os.getppid())
         self._etcd = Etcd(self._config.etcd, clock=self._clock, emit=self._emit)
         self._ledger = open_ledger(self._config.ledger.url)
@@ -96,11 +98,11 @@ class Daemon:
                 return False
             asked.cancel()
         try:
-            margin_ns, ledger_id = starting.result()
+            await self._equip(*starting.result())
         except (ConfigError, EtcdRefused, LedgerUnusable) as error:
+            self.cause = error
             self._exit = m.Exit(2, str(error))
             return False
-        await self._equip(margin_ns, ledger_id)
         return True
 
     async def _reach(self) -> tuple[int, str]:
@@ -138,14 +140,14 @@ class Daemon:
             node=config.node_id,
             fleet=config.fleet,
             link=self._link,
-            report=self._post,
+            report=self.post,
             clock=self._clock,
             ack_timeout_s=margin_ns / 2 / NS,
             modules=config.modules,
             base=config.base,
         )
         await self._runners.start(config.jobs)
-        self._scribe = Scribe(self._ledger, post=self._post, clock=self._clock, emit=self._emit)
+        self._scribe = Scribe(self._ledger, post=self.post, clock=self._clock, emit=self._emit)
         self._timer = WallTimer(self._loop, on_fire=self._wake, on_step=self._wake)
         self._node = Node(
             election=config.election,
@@ -185,11 +187,12 @@ class Daemon:
 
     # ------------------------------------------------------------------ inbox and timers
 
-    def _post(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
+        """Put an event into the inbox."""
         self._inbox.put_nowait(event)
 
     def _wake(self) -> None:
-        self._post(m.Woke())
+        self.post(m.Woke())
 
     def _step(self, event: Event) -> None:
         self._stepped_ns = self._clock.boot_ns()
@@ -233,21 +236,22 @@ class Daemon:
             case m.Kill(run_id, grace_s):
                 self._runners.kill(run_id, grace_s)
             case m.Join(nonce, lease):
-                self._spawn(self._join(nonce, lease))
+                self.spawn(self._join(nonce, lease))
             case m.Verify(nonce):
-                self._spawn(self._verify(nonce))
+                self.spawn(self._verify(nonce))
             case m.Leave(nonce):
-                self._spawn(self._leave(nonce))
+                self.spawn(self._leave(nonce))
             case m.AskSupervisor():
-                self._spawn(self._ask_supervisor())
+                self.spawn(self._ask_supervisor())
             case m.Abandon(nonce):
                 self._scribe.abandon(nonce)
             case m.Exit():
                 self._exit = effect
             case _:
-                self._spawn(self._scribe.perform(effect))
+                self.spawn(self._scribe.perform(effect))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the loop; if it raises, the daemon ends."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -267,7 +271,7 @@ class Daemon:
         config = self._config
         self._lease = lease
         if self._link is not None and not await self._tell_lease(lease):
-            self._post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
+            self.post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
             return
         seat = Seat(
             prefix=config.prefix,
@@ -286,7 +290,7 @@ class Daemon:
         candidacy = Candidacy(
             self._etcd,
             seat,
-            report=self._post,
+            report=self.post,
             clock=self._clock,
             emit=self._emit,
             may_renew=self._advancing,
@@ -308,7 +312,7 @@ class Daemon:
     async def _leave(self, nonce: str) -> None:
         candidacy = self._of(nonce)
         if candidacy is None:
-            self._post(m.Left(nonce))
+            self.post(m.Left(nonce))
             return
         await candidacy.leave()
         self._tell_released(candidacy)
@@ -327,7 +331,7 @@ class Daemon:
         assert self._link is not None
         while self._candidacy is not None:
             if await self._tell_lease(self._lease):
-                self._post(m.SupervisorAnswered())
+                self.post(m.SupervisorAnswered())
                 return
             await asyncio.sleep(RETRY_S[0])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from cron_leader.clock import SystemClock
 from cron_leader.config import EtcdConfig
@@ -119,3 +122,13 @@ async def town(
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+async def until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait until holds() is true: for what no event tells."""
+    try:
+        async with asyncio.timeout(SOON_S):
+            while not holds():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"not within {SOON_S:g} s: {what}")

@@ -122,12 +122,13 @@ def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
 
 def with_code_jobs(config: Config) -> Config:
     """The configuration and the jobs its modules define; ConfigError if one does not import."""
-    targets = [job.spec.target for job in config.jobs if isinstance(job.spec, PythonSpec)]
-    if not config.modules and not targets:
+    if not config.modules and not any(isinstance(job.spec, PythonSpec) for job in config.jobs):
         return config
-    from cron_leader.cli import code
+    import asyncio
 
-    return code.with_code_jobs(config, targets)
+    from cron_leader import runners
+
+    return asyncio.run(runners.with_code_jobs(config))[0]
 
 
 def named(config: Config, name: str) -> Job:

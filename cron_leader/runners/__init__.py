@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Described", "Runners", "describe"]
+__all__ = ["Described", "Runners", "describe", "with_code_jobs"]
 
 if TYPE_CHECKING:
     from cron_leader.runners.dispatch import Runners
-    from cron_leader.runners.python import Described, describe
+    from cron_leader.runners.python import Described, describe, with_code_jobs
 
 
 def __getattr__(name: str) -> object:
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
             from cron_leader.runners import dispatch
 
             return dispatch.Runners
-        case "describe" | "Described":
+        case "describe" | "Described" | "with_code_jobs":
             from cron_leader.runners import python
 
             return getattr(python, name)

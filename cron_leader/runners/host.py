@@ -149,12 +149,12 @@ def load(modules: list[str], targets: list[str]) -> dict[str, Any]:
     errors: list[dict[str, str]] = []
     for module in modules:
         _note_failure(errors, f'module "{module}"', partial(import_module, module))
+    jobs = definitions()  # of the modules only: a target's module may define others
     loaded = [
         target
         for target in targets
         if _note_failure(errors, f'"{target}"', partial(resolve, target))
     ]
-    jobs = definitions()
     handlers = dict.fromkeys(loaded + [str(table["python"]) for table in jobs])
     return {"jobs": jobs, "handlers": list(handlers), "errors": errors}
 

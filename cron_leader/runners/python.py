@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import cron_leader
+from cron_leader.config import Config, build_jobs, merge_jobs
 from cron_leader.core.model import PythonSpec, Run
 from cron_leader.errors import ConfigError
 from cron_leader.events import timestamp
@@ -69,6 +70,17 @@ async def describe(
     if errors := loaded["errors"]:
         raise _cannot_import(errors, cwd)
     return Described(tuple(loaded["jobs"]), tuple(loaded["handlers"]))
+
+
+async def with_code_jobs(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """The configuration with the jobs that its modules define, and what the job host offers.
+
+    Raises ConfigError if a module, or the function of a [[job]], cannot be imported.
+    """
+    targets = [job.spec.target for job in config.jobs if isinstance(job.spec, PythonSpec)]
+    described = await describe(config.modules, cwd=config.base, targets=targets)
+    more = build_jobs(described.jobs, where="@job", base=config.base)
+    return merge_jobs(config, more), described.handlers
 
 
 def _cannot_import(errors: Sequence[Mapping[str, str]], cwd: Path) -> ConfigError:

@@ -23,7 +23,7 @@ from cron_leader.core.model import (
     Taken,
 )
 from cron_leader.core.node import EndReason
-from tests.core.driver import S, T0, Driver, job, patient, result
+from tests.core.driver import T0, Driver, S, job, patient, result
 
 
 def at(seconds: float) -> datetime:
@@ -142,7 +142,7 @@ def test_a_full_pool_makes_a_slot_wait_in_the_ledger() -> None:
     assert (claim.slot.job, claim.seen) == ("b", 0)
 
 
-# ------------------------------------------------------------------ claims that do not lead to a run
+# ------------------------------------------------------------------ claims that lead to no run
 
 
 def test_a_claim_not_won_starts_nothing_and_the_node_stays_leader() -> None:

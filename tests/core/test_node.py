@@ -10,7 +10,7 @@ from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
 from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused
 from cron_leader.core.node import EndReason, Phase
-from tests.core.driver import MARGIN, S, T0, TTL, Driver, job, patient, result
+from tests.core.driver import MARGIN, T0, TTL, Driver, S, job, patient, result
 
 NEWER = Refused("claim", 9)
 

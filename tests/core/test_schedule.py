@@ -127,7 +127,10 @@ CHANGES = {
     "America/Scoresbysund": ("2024-03-31T01:00Z",),
     "Asia/Beirut": ("2022-03-26T22:00Z", "2022-10-29T21:00Z"),
     "Asia/Pyongyang": ("2018-05-04T15:00Z",),
-    "Africa/Freetown": ("1939-09-01T01:00Z", "1939-09-05T00:40Z",),
+    "Africa/Freetown": (
+        "1939-09-01T01:00Z",
+        "1939-09-05T00:40Z",
+    ),
     "Africa/Casablanca": ("2025-02-23T02:00Z", "2025-04-06T02:00Z"),
     "Antarctica/Troll": ("2025-03-30T01:00Z", "2025-10-26T01:00Z"),
     "Australia/Lord_Howe": ("2025-10-04T15:30Z", "2025-04-05T15:00Z"),

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
-import pytest
 
 from cron_leader.demo import processes
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from tests.etcd_kit import freeze, thaw
-from tests.kit import SOON_S, Town, now, town
-
-
-async def _until(what: str, holds: object) -> None:
-    """Wait until holds() is true; for what no event tells."""
-    assert callable(holds)
-    try:
-        async with asyncio.timeout(SOON_S):
-            while not holds():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"not within {SOON_S:g} s: {what}")
-
+from tests.kit import Town, now, town, until
 
 # ------------------------------------------------------------------ the key and the lease
 
@@ -140,7 +126,7 @@ async def test_a_killed_daemon_takes_its_runs_along_grandchildren_too(
         pids = await _pids(tmp_path, 2)
         since = place.fleet.kill_daemon("a")
         assert await place.fleet.ended("a") == 137
-        await _until("runs dead", lambda: not any(map(_alive, pids)))
+        await until("runs dead", lambda: not any(map(_alive, pids)))
         await place.says("gate.opened", since=since, node="b")
         first = place.slots("held")[0]
         assert (first.state, first.reason) == ("abandoned", "lost_leadership")
@@ -159,8 +145,8 @@ async def test_a_daemon_without_its_supervisor_kills_its_runs_and_leaves(
         assert started is not None
         since = place.fleet.signal("a", signal.SIGKILL)
         await place.says("gate.opened", since=since, node="b")
-        await _until("runs dead", lambda: not any(map(_alive, pids)))
-        await _until("daemon gone", lambda: not _alive(started.fields["pid"]))
+        await until("runs dead", lambda: not any(map(_alive, pids)))
+        await until("daemon gone", lambda: not _alive(started.fields["pid"]))
         first = place.slots("held")[0]
         assert (first.state, first.reason) == ("cancelled", "shutdown")
 
@@ -178,7 +164,7 @@ async def test_with_both_killed_the_run_dies_and_the_ttl_decides(
         assert supervisor is not None
         since = now()
         processes.kill_tree(supervisor.fields["supervisor_pid"])
-        await _until("run dead", lambda: not any(map(_alive, pids)))
+        await until("run dead", lambda: not any(map(_alive, pids)))
         successor = await place.says("gate.opened", since=since, node="b")
         assert (successor.at - since).total_seconds() < 4
         first = place.slots("held")[0]
@@ -264,7 +250,7 @@ async def test_a_run_is_killed_before_its_lease_can_have_expired(
         since = now()
         freeze(own_etcd)
         try:
-            await _until("run dead", lambda: not any(map(_alive, pids)))
+            await until("run dead", lambda: not any(map(_alive, pids)))
             assert (now() - since).total_seconds() < 2
         finally:
             thaw(own_etcd)
@@ -368,31 +354,6 @@ async def test_a_slot_due_while_the_previous_run_goes_is_skipped_as_overlap(
         assert all((b - a).total_seconds() == 1 for a, b in pairwise(times))
 
 
-# ------------------------------------------------------------------ many terms
-
-
-async def test_a_hundred_terms_leave_no_descriptor_thread_or_child_behind(town: Town) -> None:
-    opened = await town.lead("a")
-    started = town.fleet.timeline.last("node.started", node="a")
-    assert started is not None
-    daemon = psutil.Process(started.fields["pid"])
-    before = None
-    async with town.hand() as hand:
-        for cycle in range(100):
-            if cycle == 10:
-                before = _belongings(daemon)
-            since = now()
-            await hand.delete((await town.keys())[0])
-            again = await town.says("gate.opened", since=since, node="a")
-            assert again.fields["fence"] > opened.fields["fence"]
-            opened = again
-    assert before is not None
-    await _until(
-        "nothing more than after ten terms",
-        lambda: all(a <= b for a, b in zip(_belongings(daemon), before, strict=True)),
-    )
-
-
 # ------------------------------------------------------------------ helpers
 
 
@@ -407,7 +368,7 @@ async def _pids(folder: Path, count: int) -> list[int]:
     def written() -> list[str]:
         return file.read_text().split() if file.exists() else []
 
-    await _until("pids written", lambda: len(written()) >= count)
+    await until("pids written", lambda: len(written()) >= count)
     return [int(pid) for pid in written()]
 
 
@@ -416,7 +377,3 @@ def _alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def _belongings(process: psutil.Process) -> tuple[int, int, int]:
-    return process.num_fds(), process.num_threads(), len(process.children(recursive=True))
