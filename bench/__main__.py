@@ -101,7 +101,10 @@ async def run(options: argparse.Namespace) -> int:
         EmbeddedEtcd(Path(folder) / "etcd") as etcd,
     ):
         figures = await _measure(Bench(options, Path(folder), etcd.endpoint), options.figures)
-    console.print(table(figures))
+    if options.markdown:
+        print(markdown(figures))
+    else:
+        console.print(table(figures))
     return 1 if any(isinstance(x, Figure) and x.safety and not x.met for x in figures) else 0
 
 
@@ -114,23 +117,37 @@ async def _measure(bench: Bench, names: Sequence[str]) -> list[Measured]:
     return found
 
 
+TITLES = ("figure", "measured", "target", "", "samples", "beside")
+
+
+def cells(figure: Measured) -> tuple[str, ...]:
+    """The row of a figure, under TITLES."""
+    match figure:
+        case Skipped(name, why):
+            return (name, "-", "", "skipped", "", why)
+        case Figure(name, value, target, unit, samples, beside):
+            digits = 0 if unit == "runs" else 1
+            measured = f"{value:.{digits}f} {unit}"
+            mark = "met" if figure.met else "missed"
+            return (name, measured, f"{target:g}", mark, str(samples), beside)
+
+
 def table(figures: Sequence[Measured]) -> Table:
     """A missed target is marked; only a missed safety target is a failure."""
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("figure", "measured", "target", "", "samples", "beside"):
+    for title in TITLES:
         numeric = title in {"measured", "target", "samples"}
         shown.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for figure in figures:
-        match figure:
-            case Skipped(name, why):
-                shown.add_row(name, "-", "", "[yellow]skipped[/]", "", why)
-            case Figure(name, value, target, unit, samples, beside):
-                mark = "[green]met[/]" if figure.met else "[red]missed[/]"
-                digits = 0 if unit == "runs" else 1
-                shown.add_row(
-                    name, f"{value:.{digits}f} {unit}", f"{target:g}", mark, str(samples), beside
-                )
+        row = cells(figure)
+        shown.add_row(*row, style="red" if "missed" in row else "")
     return shown
+
+
+def markdown(figures: Sequence[Measured]) -> str:
+    """For the README."""
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(figure) for figure in figures)]
+    return "\n".join(f"| {' | '.join(row)} |".replace("*", r"\*") for row in rows)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -139,6 +156,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=10, help="samples of a start or a failover")
     parser.add_argument("--freezes", type=int, default=20, help="how often to freeze the leader")
     parser.add_argument("--minutes", type=float, default=2, help="of ticking on each side")
+    parser.add_argument("--markdown", action="store_true", help="print the README's table")
     options = parser.parse_args(argv)
     known = Bench(options, Path(), "").all()
     if unknown := [name for name in options.figures if name not in known]:
