@@ -59,7 +59,7 @@ def _order(args: argparse.Namespace) -> Order:
     variants = SCENARIOS[args.scenario].variants
     variant = args.variant or variants[0]
     if variant not in variants:
-        sys.exit(f"{args.scenario} has no variant {variant!r}; it has {', '.join(variants)}")
+        _parser().error(f"{args.scenario} has no variant {variant!r}: {' or '.join(variants)}")
     return Order(args.scenario, variant, args.canary, (args.out or _fresh(args.scenario)).resolve())
 
 
