@@ -17,6 +17,8 @@ import typer
 from cron_leader import events
 from cron_leader.cli.app import app
 from cron_leader.config import load, schema
+from cron_leader.core.gate import CloseReason
+from cron_leader.core.node import EndReason
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
 
@@ -94,6 +96,13 @@ def test_every_key_of_the_other_sections_is_in_the_guide() -> None:
 
 def test_every_event_is_in_the_operations_page() -> None:
     assert _first_column(ROOT / "docs/operations.md", "Events") == events.VOCABULARY
+
+
+def test_every_reason_of_the_core_is_in_the_operations_page() -> None:
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    for event, reasons in (("term.ended", EndReason), ("gate.closed", CloseReason)):
+        (row,) = re.findall(rf"^\|.*`{event}` \|.*`reason`: ([^|;]*)", page, re.MULTILINE)
+        assert {word.strip() for word in row.split(",")} == set(reasons), event
 
 
 def test_links_between_pages_lead_somewhere() -> None:
