@@ -99,7 +99,7 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
 
 _PASSING = {sqlite3.SQLITE_FULL: "the disk is full: free space"}
 _FOR_A_PERSON = {
-    sqlite3.SQLITE_CANTOPEN: "make the folder, then `cron-leader db migrate`, or correct [ledger] url",
+    sqlite3.SQLITE_CANTOPEN: "run `cron-leader db migrate`, or correct the url and its permissions",
     sqlite3.SQLITE_READONLY: "make the file and its folder writable for this user",
     sqlite3.SQLITE_PERM: "make the file and its folder readable and writable for this user",
     sqlite3.SQLITE_AUTH: "make the file and its folder readable and writable for this user",
