@@ -20,6 +20,7 @@ from cron_leader.core.model import (
     DueRow,
     Entry,
     Finish,
+    Gap,
     Origin,
     PutBack,
     Settlement,
@@ -111,11 +112,10 @@ def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
 
 def _backlog(of_term: Params, settlement: Settlement) -> Iterable[Step]:
     jobs = ((j.job, j.first_seen, j.effective_from, j.digest) for j in settlement.jobs)
-    gaps = ((g.job, g.first, g.last, g.slots, g.reason.value) for g in settlement.gaps)
     yield from _batch("put_jobs", of_term, jobs)
     yield from _batch("retire_jobs", of_term, ((job,) for job in settlement.retired))
     yield from _entries(of_term, settlement.entries, settlement.now)
-    yield from _batch("new_gaps", of_term, gaps)
+    yield from _gaps(of_term, settlement.gaps)
 
 
 def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
@@ -134,11 +134,12 @@ def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
 
 
 def take(term: Term, batch: Batch) -> Write[Taken]:
-    """All claims and entries of one instant, and planned_to."""
+    """All claims, entries and gaps of one instant, and planned_to."""
     of_term = _of_term(term, now=batch.now)
     steps = (
         *_claims(of_term, batch.claims),
         *_entries(of_term, batch.entries, batch.now),
+        *_gaps(of_term, batch.gaps),
         Step("plan_to", {**of_term, "planned_to": batch.planned_to}),
         *_batch("claims_won", of_term, (_run(claim) for claim in batch.claims)),
     )
@@ -172,6 +173,11 @@ def _entries(of_term: Params, entries: Sequence[Entry], now: datetime) -> Iterab
     )
     yield from _batch("new_entries", of_term, new)
     yield from _batch("end_entries", of_term, seen)
+
+
+def _gaps(of_term: Params, gaps: Sequence[Gap]) -> Iterable[Step]:
+    rows = ((g.job, g.first, g.last, g.slots, g.reason.value) for g in gaps)
+    yield from _batch("new_gaps", of_term, rows)
 
 
 # ------------------------------------------------------------------ the end of a run, of a term

@@ -50,9 +50,13 @@ def slot(seconds: float = 0, job: str = "job") -> SlotKey:
 
 
 def batch(
-    *claims: Claim, entries: tuple[Entry, ...] = (), now: datetime = T0, to: datetime = T0
+    *claims: Claim,
+    entries: tuple[Entry, ...] = (),
+    gaps: tuple[Gap, ...] = (),
+    now: datetime = T0,
+    to: datetime = T0,
 ) -> Batch:
-    return Batch(claims, entries, planned_to=to, now=now)
+    return Batch(claims, entries, planned_to=to, now=now, gaps=gaps)
 
 
 def settlement(

@@ -148,6 +148,17 @@ async def test_a_batch_writes_claims_entries_and_planned_to_together(lab: Lab) -
     assert lab.read().terms()[0].planned_to == at(3)
 
 
+async def test_a_stretch_missed_by_a_leader_whose_gate_was_shut_is_one_gap_row(lab: Lab) -> None:
+    """planned_to passes the stretch in the same transaction: unwritten, it would be unexplained."""
+    leader = await lab.leader(past=settlement())
+    gap = Gap("job", at(1), at(20), 20, Reason.COALESCED)
+    for _ in range(2):
+        assert await leader.take(gaps=(gap,), to=at(20)) == Taken({})
+    (row,) = lab.read().gaps()
+    assert (row.job, row.first, row.last, row.slots) == ("job", at(1), at(20), 20)
+    assert (row.state, row.reason, row.fence) == ("missed", "coalesced", leader.fence)
+
+
 async def test_planned_to_never_falls(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     await leader.take(to=at(5))
