@@ -31,7 +31,7 @@ _BY_TEXT = (
     (re.compile(r"database .* does not exist"), "3D"),
     (re.compile(r"permission denied for database"), "42501"),
 )
-_UNKNOWN_OUTCOME = ("08", "40", "53", "55", "57", "58")
+_UNKNOWN_OUTCOME = ("08", "25P03", "25P04", "40", "53", "55", "57", "58")
 
 
 def translate(error: BaseException, where: str) -> CronLeaderError:

@@ -8,9 +8,11 @@ import signal
 import socket
 import sqlite3
 import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -27,6 +29,7 @@ from tests.ledger.kit import Lab, batch, settlement, slot, soon
 from tests.pg_kit import Postgres
 
 RUN = Claim(slot(), "run-1")
+ALIVE = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
 
 
 async def refusal(url: str, *, migrate: bool = True) -> CronLeaderError:
@@ -245,6 +248,30 @@ async def test_a_commit_whose_answer_is_lost_is_the_same_run_when_sent_again(
         with pytest.raises(LedgerUncertain):
             await leader.take(RUN)
     assert pglab.states() == {slot(): "running"}
+    assert await leader.take(RUN) == Taken({"run-1": 1})
+
+
+async def test_a_client_that_slept_inside_its_transaction_sends_the_same_again(
+    pglab: Lab, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has ended it meanwhile: no lasting fault that a person would have to mend."""
+    leader = await pglab.leader("a", settlement())
+
+    async def sleepy(connection: postgres.Connection, statements: Sequence[Any]) -> list[Any]:
+        for statement in statements[:-1]:
+            await postgres._execute(connection, *statement)
+        with psycopg.connect(server.url("ready"), autocommit=True) as other:
+            backend = connection.pgconn.backend_pid
+            while other.execute(ALIVE, (backend,)).fetchone():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await postgres._execute(connection, *statements[-1])
+        return []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "_transact", sleepy)
+        patched.setattr(postgres, "_IDLE_MS", "50")
+        with pytest.raises(LedgerUncertain, match="idle-in-transaction"):
+            await soon(leader.take(RUN))
     assert await leader.take(RUN) == Taken({"run-1": 1})
 
 
