@@ -219,6 +219,7 @@ class ProcessLife(Life):
         try:
             await child.exited.wait()
             ended_ns, ended_at = self.context.clock.boot_ns(), self.context.clock.wall()
+            self._cancel_timers()  # what has ended in time does not time out in what follows
             code = await self._bury(child)
             await asyncio.wait({listening}, timeout=_DRAIN_S)
             await output.drain(_DRAIN_S)
@@ -277,6 +278,10 @@ class ProcessLife(Life):
         self._timers.append(timer)
         return timer
 
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
     async def _bury(self, child: Child) -> int | str:
         """The group dead and its leader reaped, the supervisor need not remember it."""
         code = await child.bury()
@@ -291,8 +296,7 @@ class ProcessLife(Life):
         Only a process that SIGKILL cannot end (stuck in the kernel) is left after a while; the
         supervisor still knows its group.
         """
-        for timer in self._timers:
-            timer.cancel()
+        self._cancel_timers()
         child.signal(signal.SIGKILL)
         try:
             async with asyncio.timeout(_BURY_S):

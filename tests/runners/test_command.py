@@ -201,6 +201,16 @@ async def test_a_run_is_stopped_at_its_timeout() -> None:
     assert result.output == "begun\n"
 
 
+async def test_a_run_that_ended_in_time_has_not_timed_out_while_its_output_is_drained(
+    tmp_path: Path,
+) -> None:
+    escape = "setsid sh -c 'echo $$ >pid; exec sleep 600' & while [ ! -s pid ]; do :; done; cat pid"
+    async with stage() as s:
+        result = await s.play(shell(escape, cwd=str(tmp_path), timeout_s=0.7))
+    os.kill(int(result.output or ""), signal.SIGKILL)
+    assert (result.ok, result.timed_out, result.exit_code) == (True, False, 0)
+
+
 @pytest.mark.parametrize("script", ["trap '' TERM; while :; do sleep 1; done", "kill -STOP $$"])
 async def test_a_run_that_cannot_or_will_not_end_is_killed_after_its_grace(script: str) -> None:
     ignore = "trap '' TERM; "  # the stopped one would otherwise obey as soon as it is continued
