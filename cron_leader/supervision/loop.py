@@ -162,7 +162,7 @@ class Supervisor:
         error = self._revoke(lease, until) if gone else "a killed run is still there"
         took_ms = (boot_ns() - began) / 1e6
         fields = {"error": error} if error else {}
-        self._log("supervisor.revoked", lease=f"{lease.id:x}", ok=not error,
+        self._log("supervisor.revoked", lease=f"{lease.id:016x}", ok=not error,
                   duration_ms=round(took_ms, 1), **fields)  # fmt: skip
 
     def _await_gone(self, until_ns: int) -> bool:

@@ -73,7 +73,7 @@ def test_a_dead_daemons_lease_is_revoked_at_once(etcd: EmbeddedEtcd, node: Super
     node.kill_daemon()
     node.event("supervisor.killed")
     revoked = node.event("supervisor.revoked")
-    assert (revoked["lease"], revoked["ok"]) == (f"{LEASE:x}", True)
+    assert (revoked["lease"], revoked["ok"]) == (f"{LEASE:016x}", True)
     assert revoked["duration_ms"] < 1000
     assert is_gone(etcd.endpoint)
     assert node.exit_code() == 137
