@@ -469,7 +469,7 @@ def _how(finish: Finish) -> dict[str, object]:
     if finish.reason is not None:
         how["reason"] = finish.reason
     if result.error is not None:
-        how["error"] = result.error.strip().splitlines()[-1]
+        how["error"] = result.error.strip().rpartition("\n")[2]
     return how
 
 

@@ -100,6 +100,15 @@ def test_only_the_last_line_of_an_error_goes_to_the_log() -> None:
     assert d.told("run.finished")["error"] == "ValueError: no"
 
 
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_an_error_without_a_word_is_an_error_all_the_same(text: str) -> None:
+    """What `sys.exit("")` in a job leaves; it must cost one run, not the node."""
+    d = Driver().lead()
+    run = d.fly()
+    assert d.land(run, result(text)).finish.state is State.FAILED
+    assert d.told("run.finished")["error"] == ""
+
+
 # ------------------------------------------------------------------ overlap and the pool
 
 
