@@ -61,6 +61,10 @@ url = "sqlite:///cron-leader.db"    # one machine, or a trial; relative to this 
 # [jobs]
 # modules = ["pkg.mod"]     # where functions marked @job are
 
+# [http]                    # needs the extra: pip install "cron-leader[dashboard]"
+# listen = "127.0.0.1:8080" # /healthz, /readyz, /metrics, /api/v1/status
+# token_file = "http-token" # for the status, when others can reach it
+
 [[job]]
 name = "hello"
 cron = "* * * * *"          # or every = "30s", or at = "2030-01-01T09:00:00Z"

@@ -63,8 +63,24 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """Where health, metrics and status are served. host: without brackets, also for IPv6.
+
+    loopback: only this machine can reach it. token None: none was given.
+    """
+
+    host: str
+    port: int
+    loopback: bool
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a node is told. digest: of what the nodes of a fleet must agree on."""
+    """Everything a node is told. digest: of what the nodes of a fleet must agree on.
+
+    http None: nothing is served.
+    """
 
     path: Path | None
     node_id: str
@@ -78,6 +94,7 @@ class Config:
     modules: tuple[str, ...]
     jobs: tuple[Job, ...] = field(repr=False)
     digest: str
+    http: HttpConfig | None = None
 
     @property
     def election(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from cron_leader.config import (
     Config,
     EtcdConfig,
+    HttpConfig,
     LeaseConfig,
     LedgerConfig,
     RunConfig,
@@ -95,6 +96,7 @@ def _config(values: Values, path: Path, problems: list[Problem]) -> Config:
         modules=tuple(values.get("jobs", {}).get("modules", ())),
         jobs=(),
         digest="",
+        http=_http(values.get("http", {}), path.parent, report),
     )
 
 
@@ -165,7 +167,7 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
         cert=files["cert"],
         key=files["key"],
         user=values.get("user"),
-        password=_first_line(files["password_file"], report),
+        password=_first_line(files["password_file"], ("etcd", "password_file"), report),
     )
 
 
@@ -193,17 +195,17 @@ def _file(text: str, base: Path, at: KeyPath, report: Report) -> str:
     return str(path)
 
 
-def _first_line(file: str | None, report: Report) -> str | None:
+def _first_line(file: str | None, at: KeyPath, report: Report) -> str | None:
+    """The secret in a file."""
     if file is None or not os.access(file, os.R_OK):
         return None
-    at: KeyPath = ("etcd", "password_file")
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         report(at, "cannot be read as text")
         return None
     if not lines or not lines[0]:
-        report(at, "its first line, the password, is empty")
+        report(at, "its first line, the secret, is empty")
         return None
     return lines[0]
 
@@ -239,3 +241,33 @@ def _sqlite(rest: str, base: Path, report: Report) -> str:
     elif name == ":memory:":
         report(at, "a ledger in memory is gone with its process; name a file: sqlite:///file.db")
     return f"sqlite:///{(base / name).absolute()}"
+
+
+_LISTEN = re.compile(r"(?:([^\s:/\[\]]+)|\[([0-9a-fA-F:.]+)\]):(\d{1,5})")
+
+
+def _http(values: Values, base: Path, report: Report) -> HttpConfig | None:
+    """None unless listen is set."""
+    at: KeyPath = ("http", "token_file")
+    file = _file(values["token_file"], base, at, report) if "token_file" in values else None
+    token = _first_line(file, at, report)
+    if "listen" not in values:
+        if file is not None:
+            report(at, "needs [http] listen as well")
+        return None
+    match = _LISTEN.fullmatch(values["listen"])
+    if match is None or not 0 < int(match[3]) < 1 << 16:
+        report(("http", "listen"), "must be host:port, as 127.0.0.1:8080, [::1]:8080, 0.0.0.0:8080")
+        return None
+    host = match[1] or match[2]
+    return HttpConfig(host, int(match[3]), _is_loopback(host), token)
+
+
+def _is_loopback(host: str) -> bool:
+    """A name that is no address may lead anywhere, but for this one."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -122,6 +122,7 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
     },
     "ledger": {"url": _TEXT, "migrate": cs.bool_schema(strict=True)},
     "jobs": {"modules": cs.list_schema(_MODULE, strict=True)},
+    "http": {"listen": _TEXT, "token_file": _TEXT},
 }
 
 JOB: Mapping[str, Schema] = {
