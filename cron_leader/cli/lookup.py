@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +9,11 @@ from typing import TYPE_CHECKING
 from cron_leader.clock import SystemClock
 from cron_leader.config import Config
 from cron_leader.errors import CronLeaderError, LedgerUncertain
-from cron_leader.ledger.views import Reader, SlotRow, TermRow, open_reader
+from cron_leader.ledger.views import Reader, open_reader
+from cron_leader.status import LedgerView, read_ledger
 
 if TYPE_CHECKING:
     from cron_leader.etcd.survey import Survey
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerView:
-    """term: the newest one of the election, ended or not. last: the newest slot of each job."""
-
-    ledger_id: str
-    term: TermRow | None
-    last: Mapping[str, SlotRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,4 @@ def _silent(event: str, **fields: object) -> None:
 
 def _read_ledger(config: Config) -> LedgerView:
     with reader_of(config) as reader:
-        terms = reader.terms(config.election, limit=1)
-        return LedgerView(
-            reader.identity().ledger_id, terms[0] if terms else None, reader.last_slots()
-        )
+        return read_ledger(reader, config.election)

@@ -11,18 +11,16 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
-from cron_leader.cli.lookup import LedgerView, look, reader_of
+from cron_leader.cli.lookup import look, reader_of
 from cron_leader.config import Config
 from cron_leader.core.model import State
 from cron_leader.errors import ConfigError
-from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow, TermRow
+from cron_leader.ledger.views import AttemptRow, GapRow, Reader
+from cron_leader.status import Fact, facts_of, slot_fact
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from cron_leader.etcd.survey import Standing, Survey
-
-Fact = Mapping[str, Any]
 Row: TypeAlias = "tuple[str | Text, ...]"
 
 COLORS = {
@@ -43,7 +41,7 @@ def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> in
     """Show who leads, who is in line, and the last and next slot of each job."""
     loaded = _with_code_jobs_if_possible(configuration.load(config, environ=os.environ))
     found = look(loaded)
-    facts = _status(loaded, found.etcd, found.ledger, datetime.now(UTC))
+    facts = facts_of(loaded, found.etcd, found.ledger, datetime.now(UTC))
     if as_json:
         output.print_json({**facts, "errors": [str(error) for error in found.errors]})
     else:
@@ -61,90 +59,6 @@ def _with_code_jobs_if_possible(config: Config) -> Config:
         for line in str(error).splitlines():
             output.note(line)
         return config
-
-
-def _status(
-    config: Config, etcd: Survey | None, ledger: LedgerView | None, now: datetime
-) -> dict[str, Any]:
-    """What --json prints; a key whose source is unreachable is null."""
-    term = ledger.term if ledger else None
-    return {
-        "fleet": config.fleet,
-        "election": config.election,
-        "ledger_id": ledger.ledger_id if ledger else None,
-        "leader": _leader(etcd, term),
-        "nodes": None if etcd is None else _nodes(etcd),
-        "jobs": _jobs(config, ledger, now),
-    }
-
-
-def _leader(etcd: Survey | None, term: TermRow | None) -> Fact | None:
-    """The first in line, and its term if the ledger has one of that lease.
-
-    With etcd out of sight: the ledger's newest term, if it has not ended.
-    """
-    if etcd is None:
-        return _term(term) if term and term.ended_at is None else None
-    if not etcd.candidates:
-        return None
-    first = etcd.candidates[0]
-    if term is not None and term.lease == first.lease and term.ended_at is None:
-        return _term(term)
-    return {"node": first.node, "lease": f"{first.lease:016x}", "fence": None, "since": None}
-
-
-def _term(term: TermRow) -> Fact:
-    return {
-        "node": term.node,
-        "lease": f"{term.lease:016x}",
-        "fence": term.fence,
-        "since": term.elected_at,
-        "heartbeat": term.heartbeat_at,
-        "planned_to": term.planned_to,
-    }
-
-
-def _nodes(etcd: Survey) -> list[Fact]:
-    """In order of succession; then those that are not in line."""
-    about = {node.lease: node for node in etcd.nodes}
-    in_line = {standing.lease for standing in etcd.candidates}
-    candidates = [
-        {**_candidate(standing), "version": version, "config": digest}
-        for standing in etcd.candidates
-        for version, digest in [_said(about.get(standing.lease))]
-    ]
-    others = [
-        {"node": node.node, "lease": f"{node.lease:016x}", "pid": None, "in_line_since": None}
-        | {"version": node.version, "config": node.digest}
-        for node in etcd.nodes
-        if node.lease not in in_line
-    ]
-    return [*candidates, *others]
-
-
-def _candidate(standing: Standing) -> Fact:
-    return {
-        "node": standing.node,
-        "lease": f"{standing.lease:016x}",
-        "pid": standing.pid,
-        "in_line_since": standing.started_at,
-    }
-
-
-def _said(node: Any) -> tuple[str | None, str | None]:
-    return (node.version, node.digest) if node else (None, None)
-
-
-def _jobs(config: Config, ledger: LedgerView | None, now: datetime) -> list[Fact]:
-    last = ledger.last if ledger else {}
-    return [
-        {
-            "job": job.name,
-            "last": _slot(last[job.name]) if job.name in last else None,
-            "next": job.schedule.next_after(now),
-        }
-        for job in config.jobs
-    ]
 
 
 def _show_status(facts: Mapping[str, Any], now: datetime) -> None:
@@ -220,31 +134,13 @@ def _history(reader: Reader, job: str | None, count: int) -> list[Fact]:
     slots = reader.slots(job=job, limit=count)
     gaps = reader.gaps(job=job, limit=count)
     errors = _errors(reader.attempts(job=job, limit=4 * count))
-    facts: list[Fact] = [_slot(slot) | {"error": errors.get(slot.run_id)} for slot in slots]
+    facts: list[Fact] = [slot_fact(slot) | {"error": errors.get(slot.run_id)} for slot in slots]
     facts += [_gap(gap) for gap in gaps]
     return sorted(facts, key=lambda fact: fact["scheduled_for"], reverse=True)[:count]
 
 
 def _errors(attempts: Sequence[AttemptRow]) -> Mapping[str | None, str | None]:
     return {attempt.run_id: attempt.error for attempt in attempts}
-
-
-def _slot(slot: SlotRow) -> dict[str, Any]:
-    took = slot.finished_at - slot.started_at if slot.started_at and slot.finished_at else None
-    return {
-        "job": slot.job,
-        "scheduled_for": slot.scheduled_for,
-        "slots": 1,
-        "state": slot.state,
-        "reason": slot.reason,
-        "origin": slot.origin,
-        "node": slot.node,
-        "fence": slot.fence,
-        "attempt": slot.attempt,
-        "started_at": slot.started_at,
-        "finished_at": slot.finished_at,
-        "duration_ms": took and round(took.total_seconds() * 1000),
-    }
 
 
 def _gap(gap: GapRow) -> dict[str, Any]:

@@ -18,7 +18,7 @@ LAYERS = (
     {"core"},
     {"fencing", "events", "config", "jobs", "link"},
     {"etcd", "ledger", "runners", "log"},
-    {"control", "upkeep", "scribe", "supervision"},
+    {"control", "upkeep", "scribe", "supervision", "status"},
     {"daemon", "supervisor", "demo"},
     {"web", "cli"},
     {"__main__"},
