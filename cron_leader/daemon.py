@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cron_leader import __version__
@@ -19,8 +20,9 @@ from cron_leader.clock import Clock, WallTimer
 from cron_leader.config import Config, check_margin
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import Pool
+from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.messages import Effect, Event, Now
-from cron_leader.core.node import Limits, Node
+from cron_leader.core.node import Limits, Node, Phase
 from cron_leader.errors import (
     ConfigError,
     EtcdRefused,
@@ -44,6 +46,21 @@ RETRY_S = (0.5, 5.0)
 """First and longest pause while a service is not there at start."""
 NS = 1_000_000_000
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How a node stands at one instant, for those who look on.
+
+    phase None: it has not reached etcd and the ledger yet. fence None: it holds no term.
+    closed: why no run may start at boot_ns; None: the gate is open.
+    """
+
+    phase: Phase | None
+    fence: int | None
+    gate: Gate
+    closed: CloseReason | None
+    boot_ns: int
 
 
 class Daemon:
@@ -185,6 +202,15 @@ class Daemon:
         for number in STOP_SIGNALS:
             self._loop.remove_signal_handler(number)
 
+    def snapshot(self) -> Snapshot:
+        """How the node stands now; changes nothing."""
+        boot_ns = self._clock.boot_ns()
+        if not hasattr(self, "_node"):
+            return Snapshot(None, None, Gate(), CloseReason.NOT_RAISED, boot_ns)
+        node = self._node
+        fence = node.term.fence if node.term is not None else None
+        return Snapshot(node.phase, fence, node.gate, node.closed(boot_ns), boot_ns)
+
     # ------------------------------------------------------------------ inbox and timers
 
     def post(self, event: Event) -> None:
@@ -198,6 +224,7 @@ class Daemon:
         self._stepped_ns = self._clock.boot_ns()
         for effect in self._node.step(event, Now(self._stepped_ns, self._clock.wall())):
             self._perform(effect)
+        self._runners.lead(self._node.gate.settled)
         self._tell_deadline()
         self._arm()
 
