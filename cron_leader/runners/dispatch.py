@@ -58,6 +58,11 @@ class Runners:
         if targets := tuple(dict.fromkeys(_hosted(jobs))):
             await self._python.start(targets)
 
+    def lead(self, leading: bool) -> None:
+        """Whether runs are to be expected: a leader has more processes stand ready. To be told
+        often; it costs nothing."""
+        self._wrappers.lead(leading)
+
     def prepare(self, run: Run) -> None:
         """Have a process ready and registered: Prepared, or NotStarted (and SupervisorSilent)."""
         life = self._lives[run.run_id] = self._life(run)
@@ -81,7 +86,7 @@ class Runners:
             life.kill(grace_s)
 
     async def close(self) -> None:
-        """Kill every run at once, report their ends, stop wrapper and job host; idempotent."""
+        """Kill every run at once, report their ends, stop wrappers and job host; idempotent."""
         for life in self._lives.values():
             life.kill(0)
         if self._tasks:
