@@ -7,8 +7,8 @@ term's requests are waited for until the term is abandoned; those marked once ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from cron_leader.clock import Clock
 from cron_leader.core import messages as m
@@ -33,42 +33,62 @@ class Scribe:
         self._terms: dict[str, asyncio.Event] = {}
         self._down = False
 
-    async def perform(self, effect: Effect) -> None:
-        """Carry out one effect of the ledger's; returns when it is answered or abandoned."""
+    def perform(self, effect: Effect) -> Coroutine[Any, Any, None]:
+        """Carry out one effect of the ledger's; returns when it is answered or abandoned.
+
+        Bound to its term here and not when the coroutine starts: an `abandon` between the two
+        counts.
+        """
+        return self._perform(effect, self._end_of(effect))
+
+    def abandon(self, nonce: str) -> None:
+        """From now on nothing of this term is sent a second time."""
+        if ended := self._terms.pop(nonce, None):
+            ended.set()
+
+    def _end_of(self, effect: Effect) -> asyncio.Event | None:
+        """Set when nothing of the effect's term is waited for any more; None: it is tried once."""
+        match effect:
+            case m.Raise(candidate):
+                nonce = candidate.nonce
+            case m.ReadPast(term) | m.Settle(term) | m.Take(term) | m.Heartbeat(term):
+                nonce = term.nonce
+            case m.WriteFinish(term, _, once=False) | m.WritePutBack(term):
+                nonce = term.nonce
+            case _:
+                return None
+        return self._terms.setdefault(nonce, asyncio.Event())
+
+    async def _perform(self, effect: Effect, ended: asyncio.Event | None) -> None:
         match effect:
             case m.Probe():
                 await self._probe()
             case m.Raise():
-                await self._raise(effect)
+                await self._raise(effect, ended)
             case m.ReadPast(term):
-                past = await self._insist(term.nonce, lambda: self._ledger.read_past(term))
+                past = await self._insist(ended, lambda: self._ledger.read_past(term))
                 if past is not None:
                     self._post(m.PastRead(term.nonce, past))
             case m.Settle(term, settlement):
-                rows = await self._insist(term.nonce, lambda: self._ledger.settle(term, settlement))
+                rows = await self._insist(ended, lambda: self._ledger.settle(term, settlement))
                 if rows is not None:
                     self._post(m.Settled(term.nonce, rows))
             case m.Take(term, batch):
-                taken = await self._insist(term.nonce, lambda: self._ledger.take(term, batch))
+                taken = await self._insist(ended, lambda: self._ledger.take(term, batch))
                 if taken is not None:
                     self._post(m.BatchAnswered(term.nonce, batch, taken))
             case m.Heartbeat():
-                await self._heartbeat(effect)
+                await self._heartbeat(effect, ended)
             case m.WriteFinish():
-                await self._finish(effect)
+                await self._finish(effect, ended)
             case m.WritePutBack(term, put_back):
-                back = await self._insist(term.nonce, lambda: self._ledger.put_back(term, put_back))
+                back = await self._insist(ended, lambda: self._ledger.put_back(term, put_back))
                 if back is not None:
                     self._post(m.PutBackAnswered(term.nonce, put_back.run_id, back))
             case m.CloseTerm():
                 await self._close_term(effect)
             case _:
                 raise AssertionError(f"not the ledger's: {effect!r}")
-
-    def abandon(self, nonce: str) -> None:
-        """From now on nothing of this term is sent a second time."""
-        if ended := self._terms.pop(nonce, None):
-            ended.set()
 
     # ------------------------------------------------------------------ one effect each
 
@@ -77,51 +97,50 @@ class Scribe:
             await self._ledger.identity()
         except (LedgerUncertain, LedgerUnusable) as error:
             self._failed(error)
-            self._post(m.LedgerFailed(str(error), isinstance(error, LedgerUnusable)))
+            permanent = isinstance(error, LedgerUnusable) and error.permanent
+            self._post(m.LedgerFailed(str(error), permanent))
             return
         self._reached()
         self._post(m.LedgerReached())
 
-    async def _raise(self, effect: m.Raise) -> None:
+    async def _raise(self, effect: m.Raise, ended: asyncio.Event | None) -> None:
         candidate, now = effect.candidate, self._clock.wall()
         waits = m.RaiseWaits(candidate.nonce)
         answer = await self._insist(
-            candidate.nonce,
+            ended,
             lambda: self._ledger.raise_fence(candidate, now, waiting=lambda: self._post(waits)),
         )
         if answer is not None:
             self._post(m.Raised(candidate.nonce, answer))
 
-    async def _heartbeat(self, effect: m.Heartbeat) -> None:
+    async def _heartbeat(self, effect: m.Heartbeat, ended: asyncio.Event | None) -> None:
         term, sent = effect.term, self._clock.wall()
         answer = await self._insist(
-            term.nonce, lambda: self._ledger.heartbeat(term, effect.planned_to, sent)
+            ended, lambda: self._ledger.heartbeat(term, effect.planned_to, sent)
         )
         if answer is not None:
             asked = sent + (self._clock.wall() - sent) / 2
             self._post(m.HeartbeatAnswered(term.nonce, answer, asked))
 
-    async def _finish(self, effect: m.WriteFinish) -> None:
+    async def _finish(self, effect: m.WriteFinish, ended: asyncio.Event | None) -> None:
         term, finish = effect.term, effect.finish
-        answer = await self._insist(
-            term.nonce, lambda: self._ledger.finish(term, finish), once=effect.once
-        )
+        answer = await self._insist(ended, lambda: self._ledger.finish(term, finish))
         self._post(m.FinishAnswered(term.nonce, finish.run_id, answer))
 
     async def _close_term(self, effect: m.CloseTerm) -> None:
         term, now = effect.term, self._clock.wall()
-        answer = await self._insist(
-            term.nonce, lambda: self._ledger.close_term(term, effect.reason, now), once=True
-        )
+        answer = await self._insist(None, lambda: self._ledger.close_term(term, effect.reason, now))
         self._post(m.TermClosed(term.nonce, answer))
 
     # ------------------------------------------------------------------ sending
 
     async def _insist(
-        self, nonce: str, send: Callable[[], Awaitable[T]], *, once: bool = False
+        self, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
     ) -> T | None:
-        """The definite answer; None if the term was abandoned, or the one try failed, without."""
-        ended = asyncio.Event() if once else self._terms.setdefault(nonce, asyncio.Event())
+        """The definite answer; None if the term was abandoned, or the one try failed, without.
+
+        ended None: try once.
+        """
         pause_s = RESEND_S[0]
         while True:
             try:
@@ -133,7 +152,7 @@ class Scribe:
                 if self._reached():
                     self._post(m.LedgerReached())
                 return answer
-            if once or ended.is_set():
+            if ended is None or ended.is_set():
                 return None
             try:
                 await asyncio.wait_for(ended.wait(), pause_s)
