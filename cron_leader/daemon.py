@@ -297,9 +297,6 @@ class Daemon:
     async def _join(self, nonce: str, lease: int) -> None:
         config = self._config
         self._lease = lease
-        if self._link is not None and not await self._tell_lease(lease):
-            self.post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
-            return
         seat = Seat(
             prefix=config.prefix,
             fleet=config.fleet,
@@ -322,7 +319,11 @@ class Daemon:
             emit=self._emit,
             may_renew=self._advancing,
         )
+        # Known before anything is waited for: one that is left meanwhile must not begin after all.
         self._candidacy = (nonce, candidacy)
+        if self._link is not None and not await self._tell_lease(lease):
+            self.post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
+            return
         await candidacy.run()
         self._tell_released(candidacy)
 
@@ -345,8 +346,11 @@ class Daemon:
         self._tell_released(candidacy)
 
     def _tell_released(self, candidacy: Candidacy) -> None:
-        """Nothing is left for the supervisor to revoke."""
-        if self._link is not None and not candidacy.may_hold:
+        """Nothing is left for the supervisor to revoke; not said of a lease already followed by
+        another, which the supervisor would take it for."""
+        if self._link is None or self._candidacy is None or candidacy is not self._candidacy[1]:
+            return
+        if not candidacy.may_hold:
             self._link.released()
 
     def _of(self, nonce: str) -> Candidacy | None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cron_leader.clock import SystemClock
 from cron_leader.config import load
-from cron_leader.core.messages import StopAsked
+from cron_leader.core.messages import LedgerFailed, StopAsked
 from cron_leader.daemon import Daemon
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from cron_leader.events import Emitter
-from tests.kit import Town, town, until
+from cron_leader.link import FD_VARIABLE
+from tests.kit import BEAT, Town, town, until
 
 
 class Ear:
@@ -92,3 +97,50 @@ async def test_a_bug_in_a_part_ends_the_daemon_and_is_told(
         assert done.code == 1
         assert "a part broke" in done.text
         assert told
+
+
+class SlowSupervisor:
+    """The other end of the daemon's link; acknowledges when told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def told_of_a_lease(self) -> int:
+        """The number to acknowledge it by."""
+        async with asyncio.timeout(20):
+            while (said := json.loads(await self._reader.readline()))["op"] != "lease":
+                pass
+        return int(said["seq"])
+
+    def acknowledge(self, seq: int) -> None:
+        self._writer.write(json.dumps({"ack": seq}).encode() + b"\n")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.fixture
+async def supervisor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowSupervisor]:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setenv(FD_VARIABLE, str(theirs.detach()))
+    made = SlowSupervisor(*await asyncio.open_connection(sock=ours))
+    yield made
+    made.close()
+
+
+async def test_a_candidacy_left_before_the_supervisor_knows_its_lease_never_begins(
+    tmp_path: Path, etcd: EmbeddedEtcd, supervisor: SlowSupervisor
+) -> None:
+    async with town(tmp_path, etcd.endpoint, jobs=BEAT.replace("1s", "1h")) as place:
+        ear = Ear()
+        daemon = _daemon(place, ear)
+        running = asyncio.create_task(daemon.run())
+        left = await supervisor.told_of_a_lease()
+        daemon.post(LedgerFailed("away for a moment"))
+        kept = await supervisor.told_of_a_lease()
+        supervisor.acknowledge(left)
+        supervisor.acknowledge(kept)
+        await ear.until(lambda: "gate.opened" in ear.counts)
+        assert len(await place.keys()) == 1
+        daemon.post(StopAsked(15))
+        assert (await running).code == 0
