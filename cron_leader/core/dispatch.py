@@ -108,6 +108,7 @@ class Dispatch:
         self._planned: datetime | None = None
         self._floors: dict[Batch, datetime] = {}
         self._waiting: list[tuple[datetime, SlotKey, DueRow]] = []
+        self._overdue: list[tuple[datetime, SlotKey, DueRow]] = []  # catch-up: at its pace
         self._parked: dict[str, list[DueRow]] = {}
         self._paced_until_ns = 0
         self.flights: dict[str, Flight] = {}
@@ -120,7 +121,7 @@ class Dispatch:
         """After the past is settled: schedule from planned_to on, and the rows that wait."""
         self._term, self._jobs, self._planned = term, jobs, planned_to
         self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
-        self._floors, self._waiting, self._parked = {}, [], {}
+        self._forget()
         self._paced_until_ns = 0
         for row in rows:
             self._wait(row)
@@ -128,7 +129,7 @@ class Dispatch:
     def end(self) -> None:
         """The term is over: forget claims, drop what has not started, kill what may not finish."""
         term, self._term = self._term, None
-        self._floors, self._waiting, self._parked = {}, [], {}
+        self._forget()
         for flight in [f for f in self.flights.values() if f.run.term is term]:
             match flight.stage:
                 case Stage.CLAIMING | Stage.RETURNING:
@@ -140,6 +141,9 @@ class Dispatch:
                     self._kill(flight, Doom.LOST, grace_s=0)
                 case _:
                     pass
+
+    def _forget(self) -> None:
+        self._floors, self._waiting, self._overdue, self._parked = {}, [], [], {}
 
     # ------------------------------------------------------------------ planning
 
@@ -169,21 +173,26 @@ class Dispatch:
             self._claim(job, slot, None, sheet)
 
     def _take_waiting(self, now: Now, sheet: _Sheet) -> None:
-        while self._waiting and self._waiting[0][0] <= now.wall and not self._full():
-            row = self._waiting[0][-1]
-            job = self._jobs.get(row.slot.job)
-            if row.origin is Origin.CATCHUP and now.boot_ns < self._paced_until_ns:
-                return
-            heapq.heappop(self._waiting)
-            if job is None:
-                sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
-            elif _too_late(job, row, now):
-                sheet.end(row, State.MISSED, Reason.LATE)
-            elif self._active(job.name):
-                self._parked.setdefault(job.name, []).append(row)
-            else:
-                self._pace(row, now)
-                self._claim(job, row.slot, row.attempt, sheet)
+        """What waited for its own time does not queue behind the backlog."""
+        while self._ready(self._waiting, now):
+            self._take(heapq.heappop(self._waiting)[-1], now, sheet)
+        while self._ready(self._overdue, now) and now.boot_ns >= self._paced_until_ns:
+            self._take(heapq.heappop(self._overdue)[-1], now, sheet)
+
+    def _ready(self, rows: list[tuple[datetime, SlotKey, DueRow]], now: Now) -> bool:
+        return bool(rows) and rows[0][0] <= now.wall and not self._full()
+
+    def _take(self, row: DueRow, now: Now, sheet: _Sheet) -> None:
+        job = self._jobs.get(row.slot.job)
+        if job is None:
+            sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
+        elif _too_late(job, row, now):
+            sheet.end(row, State.MISSED, Reason.LATE)
+        elif self._active(job.name):
+            self._parked.setdefault(job.name, []).append(row)
+        else:
+            self._pace(row, now)
+            self._claim(job, row.slot, row.attempt, sheet)
 
     def _pace(self, row: DueRow, now: Now) -> None:
         if row.origin is Origin.CATCHUP:
@@ -355,22 +364,18 @@ class Dispatch:
 
     # ------------------------------------------------------------------ alarms
 
-    def wake_wall(self) -> datetime | None:
+    def wake_wall(self, now: Now) -> datetime | None:
         """When a slot is due or a waiting row may start, the gate being open."""
-        times = [t for t in (self._agenda.next_time(), self._next_waiting()) if t is not None]
-        return min(times, default=None)
+        queues = [] if self._full() else [self._waiting]
+        if not self._full() and self.pace_alarm(now) is None:
+            queues.append(self._overdue)
+        times = [self._agenda.next_time(), *(rows[0][0] for rows in queues if rows)]
+        return min((t for t in times if t is not None), default=None)
 
-    def _next_waiting(self) -> datetime | None:
-        if not self._waiting or self._full() or self.pace_alarm() is not None:
-            return None
-        return self._waiting[0][0]
-
-    def pace_alarm(self) -> int | None:
+    def pace_alarm(self, now: Now) -> int | None:
         """When the next catch-up row may start, on the boot clock; None if none waits for that."""
-        if self._full() or not self._waiting or not self._paced_until_ns:
-            return None
-        row = self._waiting[0][-1]
-        return self._paced_until_ns if row.origin is Origin.CATCHUP else None
+        paced = now.boot_ns < self._paced_until_ns and self._ready(self._overdue, now)
+        return self._paced_until_ns if paced else None
 
     # ------------------------------------------------------------------ small things
 
@@ -387,8 +392,8 @@ class Dispatch:
         return sum(f.stage in ACTIVE for f in self.flights.values()) >= self._pool.max_parallel
 
     def _wait(self, row: DueRow) -> None:
-        ready_at = row.next_at or row.slot.scheduled_for
-        heapq.heappush(self._waiting, (ready_at, row.slot, row))
+        rows = self._overdue if row.origin is Origin.CATCHUP else self._waiting
+        heapq.heappush(rows, (row.next_at or row.slot.scheduled_for, row.slot, row))
 
     def _unpark(self, job: str) -> None:
         for row in self._parked.pop(job, ()):

@@ -637,7 +637,7 @@ class Node:
     def wake_wall(self) -> datetime | None:
         """When the wall clock next brings something to do."""
         if self.phase is Phase.LEADING and self._open():
-            return self._dispatch.wake_wall()
+            return self._dispatch.wake_wall(self._now)
         return None
 
     def wake_boot_ns(self) -> int | None:
@@ -676,7 +676,7 @@ class Node:
     def _leading_alarms(self) -> list[int | None]:
         return [
             None if self._beating else self._beat_ns,
-            self._dispatch.pace_alarm() if self._open() else None,
+            self._dispatch.pace_alarm(self._now) if self._open() else None,
             self._drain_alarm(),
         ]
 

@@ -397,6 +397,30 @@ def test_rows_of_the_past_are_started_at_the_catch_up_rate() -> None:
     assert [c.slot.job for c in d.asked(m.Take).batch.claims] == ["b"]
 
 
+def test_a_slot_that_waited_for_its_own_time_does_not_queue_behind_the_backlog() -> None:
+    jobs = [job(name, every_s=3600) for name in ("a", "b", "c")]
+    rows = (due("a", -60), due("b", -60), DueRow(SlotKey("c", T0), 0, Origin.SCHEDULE, T0))
+    d = Driver(jobs, patient(pool=Pool(64, 2.0))).lead(rows=rows)
+    assert {c.slot.job for c in d.asked(m.Take).batch.claims} == {"a", "c"}
+
+
+def test_a_backlog_does_not_keep_the_node_awake_after_the_clock_was_set_back() -> None:
+    jobs = [job(name, every_s=3600) for name in ("a", "b")]
+    d = Driver(jobs).lead(rows=(due("a", -60), due("b", -60)))
+    d.grant(d.asked(m.Take))
+    d.wall = at(-600)
+    d.step()
+    d.renew()
+    d.step(m.Verified(d.nonce, d.boot_ns))
+    d.told("gate.opened")
+    d.after(0.5)
+    assert not d.all(m.Take)
+    wake_ns = d.node.wake_boot_ns()
+    assert wake_ns is not None
+    assert wake_ns > d.boot_ns
+    assert d.node.wake_wall() == T0  # as its row says
+
+
 def test_two_waiting_slots_of_one_job_run_one_after_the_other() -> None:
     rows = (due("a", -120, Origin.SCHEDULE), due("a", -60, Origin.SCHEDULE))
     d = Driver([job("a", every_s=3600)]).lead(rows=rows)
