@@ -127,6 +127,7 @@ class Node:
         self._backoff_ns = BACKOFF_NS[0]
         self._elected_ns = self._raise_by_ns = 0
         self._doubt: Refused | None = None
+        self._doubt_ns = 0
         self._close_by_ns = 0
         self._beat_ns = 0
         self._beating = False
@@ -374,11 +375,13 @@ class Node:
             self._history(answer)
             return
         self._doubt = answer
-        self._verify_ns = self._now.boot_ns
+        self._doubt_ns = self._verify_ns = self._now.boot_ns
 
     def _on_verified(self, sent_ns: int) -> None:
         self.gate = self.gate.verified(sent_ns)
-        if self._doubt is not None and self.phase is Phase.RAISING:
+        if self._doubt is None or self.phase is not Phase.RAISING:
+            return
+        if sent_ns >= self._doubt_ns:  # a read sent earlier may be older than a newer leader
             self._history(self._doubt)
 
     def _history(self, answer: Refused) -> None:

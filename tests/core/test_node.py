@@ -173,6 +173,21 @@ def test_a_refused_raise_with_our_key_still_lowest_is_broken_history() -> None:
     assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
 
 
+def test_a_read_sent_before_the_raise_was_refused_is_no_proof_of_broken_history() -> None:
+    d = Driver()
+    d.elect()
+    d.wall += timedelta(seconds=300)  # a clock jump asks for a read of its own
+    d.step()
+    d.asked(m.Verify)
+    sent_ns = d.boot_ns
+    d.after(0.01, m.Raised(d.nonce, Refused("raise", 9)))
+    d.asked(m.Verify)
+    d.step(m.Verified(d.nonce, sent_ns))
+    assert d.quiet("term.ended")
+    d.step(m.KeyDeleted(d.nonce))
+    assert d.told("term.ended")["reason"] == EndReason.KEY_DELETED
+
+
 def test_a_refused_raise_whose_key_is_gone_is_a_term_like_any_other() -> None:
     d = Driver()
     d.elect()
