@@ -352,7 +352,10 @@ class Node:
         self._elected_ns = self._now.boot_ns
         self._raise_by_ns = self._elected_ns + RAISE_ANSWER_NS
         self._emit("term.elected", lease=_hex(self._lease), revision=revision)
-        self._do(m.Raise(self._candidate))
+        if self._due(self.gate.deadline_ns):  # frozen since the last check: not even a raise
+            self._end(EndReason.DEADLINE)
+        else:
+            self._do(m.Raise(self._candidate))
 
     def _on_raised(self, answer: int | Refused) -> None:
         if self.phase is not Phase.RAISING:

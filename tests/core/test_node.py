@@ -138,6 +138,16 @@ def test_the_gate_waits_for_the_watch() -> None:
     d.told("gate.opened")
 
 
+def test_an_election_learnt_of_after_the_deadline_raises_nothing() -> None:
+    d = Driver()
+    d.join()
+    d.renew()
+    d.after((TTL - MARGIN) / S, m.Elected(d.nonce, 7, 99))
+    assert not d.all(m.Raise)
+    assert d.told("term.ended")["reason"] == EndReason.DEADLINE
+    d.asked(m.Leave)
+
+
 def test_a_raise_without_an_answer_is_given_up_after_two_seconds() -> None:
     d = Driver()
     d.elect()
