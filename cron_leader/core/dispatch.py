@@ -67,7 +67,9 @@ class Stage(StrEnum):
     FINISHING = "finishing"
 
 
-ACTIVE = frozenset({Stage.CLAIMING, Stage.PREPARING, Stage.STARTING, Stage.RUNNING})
+UNDER_WAY = frozenset({Stage.STARTING, Stage.RUNNING})
+"""From "go" on: a python job that hangs while it is imported runs, too."""
+ACTIVE = UNDER_WAY | {Stage.CLAIMING, Stage.PREPARING}
 
 
 class Doom(StrEnum):
@@ -328,14 +330,14 @@ class Dispatch:
             if flight.stage is Stage.PREPARING:
                 flight.doom = Doom.SHUTDOWN
                 self._out.append(Drop(flight.run.run_id))
-            elif flight.stage is Stage.RUNNING and (
+            elif flight.stage in UNDER_WAY and (
                 now.boot_ns >= self._drained_ns(flight, since_ns, drain_s)
             ):
                 self._kill(flight, Doom.SHUTDOWN, grace_s=flight.run.job.grace_s)
 
     def drain_alarm(self, *, since_ns: int, drain_s: float) -> int | None:
         """When `drain` next has something to do, on the boot clock."""
-        running = (f for f in self.flights.values() if f.stage is Stage.RUNNING and not f.doom)
+        running = (f for f in self.flights.values() if f.stage in UNDER_WAY and not f.doom)
         return min((self._drained_ns(f, since_ns, drain_s) for f in running), default=None)
 
     @staticmethod
@@ -350,7 +352,7 @@ class Dispatch:
             if flight.stage is Stage.PREPARING:
                 flight.doom = doom
                 self._out.append(Drop(flight.run.run_id))
-            elif flight.stage in (Stage.STARTING, Stage.RUNNING):
+            elif flight.stage in UNDER_WAY:
                 self._kill(flight, doom, grace_s=0)
 
     def _kill(self, flight: Flight, doom: Doom, *, grace_s: float) -> None:

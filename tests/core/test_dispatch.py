@@ -373,6 +373,19 @@ def test_a_stop_drops_what_was_prepared_and_puts_it_back() -> None:
     d.asked(m.CloseTerm)
 
 
+def test_the_drain_also_ends_a_run_told_to_go_that_has_not_begun() -> None:
+    """A python job may hang while it is imported."""
+    d = Driver(limits=patient(drain_s=3)).lead()
+    d.after(1)
+    d.grant(d.asked(m.Take))
+    run = d.asked(m.Prepare).run
+    d.step(m.Prepared(run.run_id))
+    d.step(m.StopAsked(15))
+    assert not d.all(m.Kill)
+    d.after(3)
+    assert d.asked(m.Kill).run_id == run.run_id
+
+
 def test_losing_the_supervisor_drops_what_was_prepared() -> None:
     d = Driver().lead()
     d.after(1)
