@@ -50,7 +50,8 @@ LOOK_S = 0.1
 """After this long without an answer another connection looks whether the ledger is alive."""
 
 _IDLE_MS = "5000"
-"""A transaction of ours whose client froze in mid-send is ended by the server after this."""
+"""A transaction of ours whose client froze is ended by the server after this: while it waits for
+our next statement, and while it cannot send its answer, when no statement timeout is heeded."""
 
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
@@ -67,7 +68,8 @@ SELECT set_config('application_name', %(name)s, true),
     set_config('synchronous_commit', 'on', true),
     set_config('statement_timeout', %(statement_ms)s, true),
     set_config('lock_timeout', '0', true),
-    set_config('idle_in_transaction_session_timeout', %(idle_ms)s, true)
+    set_config('idle_in_transaction_session_timeout', %(idle_ms)s, true),
+    set_config('tcp_user_timeout', %(idle_ms)s, true)
 """
 _LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:migrate', 0))"
 

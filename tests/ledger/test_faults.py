@@ -275,6 +275,25 @@ async def test_a_client_that_slept_inside_its_transaction_sends_the_same_again(
     assert await leader.take(RUN) == Taken({"run-1": 1})
 
 
+async def test_the_locks_of_a_client_that_stopped_reading_are_freed(
+    pglab: Lab, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend stuck in sending its answer heeds no statement timeout."""
+    monkeypatch.setattr(postgres, "_IDLE_MS", "300")
+    much = b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+    with (
+        closing(psycopg.connect(server.url("ready"), autocommit=True)) as frozen,
+        psycopg.connect(server.url("ready"), autocommit=True) as other,
+    ):
+        for text, params in postgres._begin("frozen", 0.3):
+            frozen.execute(text.encode(), params)
+        frozen.pgconn.send_query(much)
+        frozen.pgconn.flush()
+        async with asyncio.timeout(10):
+            while other.execute(ALIVE, (frozen.info.backend_pid,)).fetchone():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
 async def test_a_frozen_server_is_given_up_in_time_and_used_again_once_awake(
     pglab: Lab, server: Postgres
 ) -> None:
