@@ -254,6 +254,8 @@ def _completed(answer: Awaitable[object], stop: _Stop) -> bool:
 
     async def attend() -> None:
         stop.task = asyncio.current_task()
+        if stop.asked and stop.task is not None:
+            stop.task.cancel()  # while there was no task yet
         await answer
 
     try:

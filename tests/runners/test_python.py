@@ -65,6 +65,10 @@ async def sleeper(tick):
     try: await asyncio.sleep(60)
     finally: print("clean")
 
+def asked_early(tick):
+    os.kill(os.getpid(), 15)
+    return asyncio.sleep(60)
+
 def hangs(tick):
     print("begun")
     time.sleep(60)
@@ -157,6 +161,12 @@ async def test_a_python_run_is_asked_to_stop_before_it_is_killed(
         s.runners.kill(run.run_id, 10)
         result = await s.result(run)
     assert (result.exit_code, result.error, result.output) == (code, error, output)
+
+
+async def test_an_async_run_asked_to_stop_before_its_loop_runs_is_cancelled(folder: Path) -> None:
+    async with on(folder, "asked_early") as s:
+        result = await s.play(python("digests:asked_early", timeout_s=5))
+    assert (result.exit_code, result.error) == (143, "cancelled")
 
 
 async def test_a_python_run_that_hangs_is_killed_at_its_timeout(folder: Path) -> None:
