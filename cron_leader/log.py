@@ -162,8 +162,16 @@ def _painter(color: bool) -> Paint:
 
 def _write(stream: TextIO, text: str, *, end: str = "\n") -> None:
     try:
-        stream.write(text + end)
+        try:
+            stream.write(text + end)
+        except UnicodeEncodeError:
+            stream.write(_ascii(text) + end)
         stream.flush()
     except (OSError, ValueError):
         # The reader is gone, the disk is full, the stream is closed: logging must not end a term.
         return
+
+
+def _ascii(text: str) -> str:
+    """For a stream of another encoding: escaped as JSON does, so that JSON stays the same JSON."""
+    return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)

@@ -27,6 +27,19 @@ def console(event: str, *, color: bool = False, level: str = "info", **fields: o
     return stream.getvalue()
 
 
+def test_what_the_stream_cannot_encode_is_escaped_and_no_line_lost() -> None:
+    """A locale of another age, or half a character in a job's name for its failure."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    emit = Emitter("a", "default", wall=lambda: AT)
+    emit.subscribe(json_sink(stream))
+    emit.subscribe(console_sink(stream))
+    emit("gate.closed", error="na\u00efve \U0001f600 \udcff")
+    machine, person = raw.getvalue().decode().splitlines()
+    assert json.loads(machine)["error"] == "na\u00efve \U0001f600 \udcff"
+    assert "na\\u00efve" in person
+
+
 def test_json_is_one_object_a_line() -> None:
     stream = io.StringIO()
     emit = Emitter("a", "default", wall=lambda: AT)
