@@ -201,7 +201,8 @@ def stopped_by_its_own_deadline(story: Story) -> Finding:
     gone = _key_gone_ns(story, blow)
     if blow is None or gone is None:
         return _unknown(stopped_by_its_own_deadline, "no fault, or etcd never let the key go")
-    ends = [op for op in story.events("term.ended", blow.node) if op.value["fence"] == blow.fence]
+    ended = story.events("term.ended", blow.node)
+    ends = [op for op in ended if op.value.get("fence") == blow.fence]
     reasons = [op.value["reason"] for op in ends]
     if reasons != ["deadline"]:
         text = f"{blow.node} ended fence {blow.fence}: {', '.join(reasons) or 'never'}"

@@ -322,7 +322,7 @@ class Daemon:
         # Known before anything is waited for: one that is left meanwhile must not begin after all.
         self._candidacy = (nonce, candidacy)
         if self._link is not None and not await self._tell_lease(lease):
-            self.post(m.JoinFailed(nonce, "unreachable", "the supervisor does not answer"))
+            self.post(m.JoinFailed(nonce, "supervisor_gone", "the supervisor does not answer"))
             return
         await candidacy.run()
         self._tell_released(candidacy)

@@ -80,7 +80,7 @@ _TEXTS: Mapping[str, str] = {
     "term.campaigning": "in line for the leadership",
     "term.elected": "elected",
     "term.raised": "fence raised to {fence}",
-    "term.ended": "no longer leading: {reason}",
+    "term.ended": "not leading: {reason}",
     "gate.opened": "leading: fence {fence}",
     "gate.closed": "not starting runs: {reason}",
     "lease.lost": "lease lost",

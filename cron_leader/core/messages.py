@@ -88,8 +88,9 @@ class LeaseLost:
 class JoinFailed:
     """The candidacy ended without a term. The port has cleaned up, or given up cleaning up.
 
-    reason: unreachable | lease_lost | refused | wrong_ledger | stopped. text: one line with the
-    cure. permanent: a person must act; before the first candidacy that is exit code 2.
+    reason: unreachable (etcd, told by its client), or one of term.ended: lease_lost, refused,
+    wrong_ledger, supervisor_gone. text: one line with the cure. permanent: a person must act;
+    before the first candidacy that is exit code 2.
     """
 
     nonce: str

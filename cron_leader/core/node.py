@@ -123,6 +123,7 @@ class Node:
         self._offset: timedelta | None = None
         self._was_open = False
         self._joined_once = False
+        self._told_failure: str | None = None
         self._retry_ns: int | None = 0
         self._backoff_ns = BACKOFF_NS[0]
         self._elected_ns = self._raise_by_ns = 0
@@ -240,7 +241,7 @@ class Node:
     def _on_candidacy(self, event: _Candidacy) -> None:
         match event:
             case m.LeaseRenewed(_, sent_ns, ttl_ns):
-                self.gate = self.gate.renewed(sent_ns, ttl_ns, self._limits.margin_ns)
+                self._on_renewed(sent_ns, ttl_ns)
             case m.LeaseLost():
                 self._end(EndReason.LEASE_LOST)
             case m.JoinFailed():
@@ -314,18 +315,31 @@ class Node:
         self.gate = Gate(stopping=self._stop_ns is not None)
         self.phase = Phase.JOINING
         self._probe_ns = self._now.boot_ns + self._limits.ttl_ns // 2
-        self._emit("term.campaigning", lease=_hex(self._lease))
         self._do(m.Join(self._nonce, self._lease))
+
+    def _on_renewed(self, sent_ns: int, ttl_ns: int) -> None:
+        granted = self.phase is Phase.JOINING and not self.gate.sent_ns
+        self.gate = self.gate.renewed(sent_ns, ttl_ns, self._limits.margin_ns)
+        if granted:
+            self._told_failure = None
+            self._emit("term.campaigning", lease=_hex(self._lease))
 
     def _on_join_failed(self, event: m.JoinFailed) -> None:
         first, self._joined_once = not self._joined_once, True
         if event.permanent and first:
             self._stop_with(2, event.text)
         elif self._in_term():
-            self._end(EndReason.LEASE_LOST)
+            self._end(EndReason.LEASE_LOST, error=event.text)
         elif self.phase is Phase.JOINING:
+            self._tell_failure(event)
             self._nonce = None
             self._stay_out(LOOK_AGAIN_NS if event.permanent else self._next_backoff())
+
+    def _tell_failure(self, event: m.JoinFailed) -> None:
+        """Once per change, and not what the client of etcd says itself: that it is away."""
+        if event.reason != "unreachable" and event.text != self._told_failure:
+            self._told_failure = event.text
+            self._emit("term.ended", reason=event.reason, error=event.text)
 
     def _stay_out(self, for_ns: int) -> None:
         self.phase = Phase.OUT
@@ -442,21 +456,22 @@ class Node:
 
     # ------------------------------------------------------------------ the term ends
 
-    def _end(self, reason: EndReason) -> None:
+    def _end(self, reason: EndReason, *, error: str | None = None) -> None:
         """End the term, or the candidacy: runs first, then the keys."""
         if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
             return
         if self._in_term():
             self._close_gate(_SHUT_BY.get(reason))
-            self._emit("term.ended", reason=reason, fence=self._fence())
+            self._emit("term.ended", reason=reason, fence=self._fence(), error=error)
         assert self._nonce is not None
         self._do(m.Abandon(self._nonce))
         if self.term is not None and reason not in _UNRECORDED:
             self._do(m.CloseTerm(self.term, reason))
         self._dispatch.end()
         self._close_by_ns = self._now.boot_ns + self._limits.margin_ns // 2
-        slow = reason in (EndReason.HISTORY, EndReason.WRONG_LEDGER)
-        self._retry_ns = self._now.boot_ns + (LOOK_AGAIN_NS if slow else 0)
+        self._retry_ns = self._now.boot_ns
+        if reason is EndReason.HISTORY:
+            self._retry_ns += LOOK_AGAIN_NS
         self.phase = Phase.CLOSING
         self._forget_term()
 

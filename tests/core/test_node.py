@@ -25,7 +25,6 @@ def test_a_node_asks_its_ledger_before_it_gets_in_line() -> None:
     assert not d.all(m.Join)
     d.step(m.LedgerReached())
     d.asked(m.Join)
-    d.told("term.campaigning")
 
 
 def test_an_unreachable_ledger_is_asked_again_with_growing_pauses() -> None:
@@ -86,6 +85,45 @@ def test_a_failed_candidacy_starts_over_with_a_new_nonce_and_lease() -> None:
     d.after(0.5)
     d.step(m.LedgerReached())
     assert d.asked(m.Join).nonce != first
+
+
+def test_a_node_says_that_it_is_in_line_once_it_has_a_lease() -> None:
+    d = Driver()
+    d.join()
+    assert d.quiet("term.campaigning")
+    d.renew()
+    d.told("term.campaigning")
+    d.after(3)
+    d.renew()
+    assert d.quiet("term.campaigning")
+
+
+def _rejoin(d: Driver) -> str:
+    d.after(5)
+    d.step(m.LedgerReached())
+    return d.asked(m.Join).nonce
+
+
+def test_why_a_candidacy_failed_is_told_once_per_change_and_again_after_a_lease() -> None:
+    d = Driver()
+    full = m.JoinFailed(d.join(), "refused", "NOSPACE: compact")
+    d.step(full)
+    assert d.told("term.ended") == {"reason": "refused", "error": "NOSPACE: compact"}
+    d.step(m.JoinFailed(_rejoin(d), "refused", full.text))
+    assert d.quiet("term.ended")
+    d.step(m.JoinFailed(_rejoin(d), "wrong_ledger", "ids", permanent=True))
+    assert d.told("term.ended")["reason"] == EndReason.WRONG_LEDGER
+    d.nonce = _rejoin(d)
+    d.renew()
+    d.step(m.JoinFailed(d.nonce, "wrong_ledger", "ids", permanent=True))
+    d.told("term.ended")
+
+
+def test_an_etcd_that_is_away_is_told_by_its_client_and_not_once_more() -> None:
+    d = Driver()
+    d.join()
+    d.step(m.JoinFailed(d.nonce, "unreachable", "no answer in time"))
+    assert d.quiet("term.ended")
 
 
 def test_a_wrong_ledger_is_exit_2_before_the_first_candidacy() -> None:
@@ -265,7 +303,7 @@ def test_a_refused_heartbeat_ends_the_term() -> None:
     d = Driver().lead()
     d.step(m.HeartbeatAnswered(d.nonce, NEWER, d.wall))
     assert d.told("gate.closed")["reason"] == CloseReason.NOT_RAISED
-    assert d.told("term.ended") == {"reason": EndReason.REFUSED, "fence": 7}
+    assert d.told("term.ended") == {"reason": EndReason.REFUSED, "fence": 7, "error": None}
 
 
 def test_skew_against_the_ledger_shuts_the_gate_until_it_is_gone() -> None:
@@ -309,7 +347,8 @@ def test_bad_news_of_key_or_lease_ends_the_term(event: type, reason: str, shut: 
 def test_a_candidacy_that_breaks_under_a_leader_ends_the_term() -> None:
     d = Driver().lead()
     d.step(m.JoinFailed(d.nonce, "refused", "NOSPACE"))
-    assert d.told("term.ended")["reason"] == EndReason.LEASE_LOST
+    told = d.told("term.ended")
+    assert (told["reason"], told["error"]) == (EndReason.LEASE_LOST, "NOSPACE")
     d.step(m.JoinFailed(d.nonce, "refused", "again"))
     assert d.quiet("term.ended")
 
@@ -365,6 +404,7 @@ def test_a_ledger_lost_while_settling_is_not_waited_for_for_ever() -> None:
     d = Driver()
     d.settle()
     d.step(m.LedgerFailed("down"))
+    assert d.node.wake_boot_ns() == d.node.gate.deadline_ns
     d.after(5)
     d.renew()
     d.after(5)
