@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(config: Config, options: Options) -> int:
     from cron_leader.daemon import Daemon
+    from cron_leader.web import serving
 
     clock = SystemClock()
     emit = Emitter(config.node_id, config.fleet, wall=clock.wall)
@@ -51,9 +52,10 @@ async def _run(config: Config, options: Options) -> int:
     config, handlers = await with_code_jobs(config)
     emit("config.loaded", jobs=len(config.jobs), digest=config.digest)
     daemon = Daemon(config, clock=clock, emit=emit, handlers=handlers)
-    gc.freeze()
-    gc.enable()
-    done = await daemon.run()
+    async with serving(config, daemon, clock=clock, emit=emit):
+        gc.freeze()
+        gc.enable()
+        done = await daemon.run()
     if done.text:
         _complain(done.text, daemon.cause, options)
     return done.code

@@ -66,13 +66,17 @@ class LedgerConfig:
 class HttpConfig:
     """Where health, metrics and status are served. host: without brackets, also for IPv6.
 
-    loopback: only this machine can reach it. token None: none was given.
+    token None: none was given.
     """
 
     host: str
     port: int
-    loopback: bool
     token: str | None = field(default=None, repr=False)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,16 @@ def merge_jobs(config: Config, more: Sequence[Job]) -> Config:
     defined = "".join(f"\n{job.name} {job.schedule.digest}" for job in more)
     digest = hashlib.sha256((config.digest + defined).encode()).hexdigest()[:16]
     return replace(config, jobs=(*config.jobs, *more), digest=digest if more else config.digest)
+
+
+def is_loopback(host: str) -> bool:
+    """Of an address, or a name; a name may lead anywhere, but for localhost."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_margin(lease: LeaseConfig, election_timeout_ns: int) -> int:

@@ -259,15 +259,4 @@ def _http(values: Values, base: Path, report: Report) -> HttpConfig | None:
     if match is None or not 0 < int(match[3]) < 1 << 16:
         report(("http", "listen"), "must be host:port, as 127.0.0.1:8080, [::1]:8080, 0.0.0.0:8080")
         return None
-    host = match[1] or match[2]
-    return HttpConfig(host, int(match[3]), _is_loopback(host), token)
-
-
-def _is_loopback(host: str) -> bool:
-    """A name that is no address may lead anywhere, but for this one."""
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return HttpConfig(match[1] or match[2], int(match[3]), token)
