@@ -199,23 +199,28 @@ class JobHost:
         return f"{self.death()}, and its runs with it"
 
     async def _ask(self, key: str, message: dict[str, Any], *, timeout_s: float) -> Any:
-        """The answer kept under `key`; None if the host died, or hung and was killed for it."""
+        """The answer kept under `key`; None if the host died, or hung and was killed for it.
+
+        The one message that is too long for the socket's buffer, `load`, goes before all others:
+        nothing can fall between its parts.
+        """
         if self.died.is_set():
             return None
-        answer = self._answers[key] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer = self._answers[key] = loop.create_future()
         try:
-            self._send(message)
             async with asyncio.timeout(timeout_s):
+                await loop.sock_sendall(self._socket, _line(message))
                 return await answer
-        except (TimeoutError, CannotStart):
+        except OSError:  # a TimeoutError is one
             self.kill()
             return None
         finally:
             self._answers.pop(key, None)
 
-    def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, message: dict[str, Any], fds: Sequence[int]) -> None:
         """Raises CannotStart; a host whose socket is full is stuck and is killed."""
-        line = json.dumps(message).encode() + b"\n"
+        line = _line(message)
         try:
             if socket.send_fds(self._socket, [line], fds) == len(line):
                 return
@@ -346,6 +351,10 @@ class PythonRuns:
                 await self._host.died.wait()
                 self._last_death = self._host.death()
             self._loaded.clear()
+
+
+def _line(message: Mapping[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def _search_path(base: Path) -> str:

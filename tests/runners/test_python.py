@@ -284,6 +284,13 @@ async def test_describe_names_what_cannot_be_imported_and_why(
     assert "\n" not in str(caught.value)
 
 
+async def test_a_host_takes_more_functions_than_a_socket_holds_at_once(tmp_path: Path) -> None:
+    many = "for i in range(20_000): globals()[f'a_rather_long_name_{i}'] = lambda tick: 0\n"
+    (tmp_path / "many.py").write_text(many)
+    targets = [f"many:a_rather_long_name_{i}" for i in range(20_000)]
+    assert (await describe([], cwd=tmp_path, targets=targets)).handlers == tuple(targets)
+
+
 async def test_describe_names_every_failure_with_its_cure(folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         await describe(["nowhere"], targets=["digests:shw"], cwd=folder)
