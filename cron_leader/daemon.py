@@ -126,27 +126,32 @@ class Daemon:
         """(margin in ns, ledger id), once etcd and the ledger have answered."""
         config = self._config
         timeout_ns, identity = await asyncio.gather(
-            _until_there(lambda: measure_election_timeout(self._etcd)),
-            self._until_ledger(
+            # That etcd is away is told by its client, but not that it answers with a no.
+            self._until("etcd", lambda: measure_election_timeout(self._etcd), EtcdRefused),
+            self._until(
+                "ledger",
                 lambda: self._ledger.open(
                     fleet=config.fleet, shards=config.shards, migrate=config.ledger.migrate
-                )
+                ),
             ),
         )
         return check_margin(config.lease, timeout_ns), identity.ledger_id
 
-    async def _until_ledger(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _until(
+        self, service: str, ask: Callable[[], Awaitable[T]], told: type[Exception] = Exception
+    ) -> T:
+        """The service's answer; the first failure of the kind `told`, and its end, are told."""
         said = False
 
         def say(error: Exception) -> None:
             nonlocal said
-            if not said:
+            if not said and isinstance(error, told):
                 said = True
-                self._emit("ledger.unreachable", error=str(error))
+                self._emit(f"{service}.unreachable", error=str(error))
 
         answer = await _until_there(ask, say=say)
         if said:
-            self._emit("ledger.back")
+            self._emit(f"{service}.back")
         return answer
 
     async def _equip(self, margin_ns: int, ledger_id: str) -> None:
@@ -373,9 +378,7 @@ def _exit_early(event: Event) -> m.Exit:
     return m.Exit(0)
 
 
-async def _until_there(
-    ask: Callable[[], Awaitable[T]], *, say: Callable[[Exception], None] = lambda _: None
-) -> T:
+async def _until_there(ask: Callable[[], Awaitable[T]], *, say: Callable[[Exception], None]) -> T:
     """The answer, asked for again while its service is not there.
 
     Raises what a person must mend: ConfigError, and permanent EtcdRefused and LedgerUnusable.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -17,7 +18,10 @@ from cron_leader.clock import SystemClock
 from cron_leader.config import load
 from cron_leader.core.messages import LedgerFailed, StopAsked
 from cron_leader.daemon import Daemon
-from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.codes import NoSpace
+from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions
+from cron_leader.etcd.lease import measure_election_timeout
 from cron_leader.events import Emitter
 from cron_leader.link import FD_VARIABLE
 from tests.kit import BEAT, Town, town, until
@@ -144,3 +148,29 @@ async def test_a_candidacy_left_before_the_supervisor_knows_its_lease_never_begi
         assert len(await place.keys()) == 1
         daemon.post(StopAsked(15))
         assert (await running).code == 0
+
+
+async def test_an_etcd_without_room_is_waited_for_and_told_once(tmp_path: Path) -> None:
+    options = EtcdOptions(extra=("--quota-backend-bytes=65536",))
+    with EmbeddedEtcd(tmp_path / "etcd", options=options) as full:
+        async with town(tmp_path, full.endpoint) as place, place.hand() as hand:
+            with contextlib.suppress(NoSpace):
+                while True:
+                    await hand.put(b"/fill", b"x" * 10_000)
+            ear = Ear()
+            daemon = _daemon(place, ear)
+            tries = 0
+
+            async def counted(etcd: Etcd) -> int:
+                nonlocal tries
+                tries += 1
+                return await measure_election_timeout(etcd)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("cron_leader.daemon.measure_election_timeout", counted)
+                running = asyncio.create_task(daemon.run())
+                await ear.until(lambda: "etcd.unreachable" in ear.counts)
+                await until("tried again", lambda: tries > 2)
+            assert ear.counts["etcd.unreachable"] == 1
+            daemon.post(StopAsked(15))
+            assert (await running).code == 0
