@@ -29,7 +29,7 @@ from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
 from cron_leader.events import Emit
 
 PAUSE_S = 0.25
-"""Between tries to read the own key again."""
+"""Between tries to read the own key, or to open a watch, again."""
 
 
 class Standing(Enum):
@@ -62,6 +62,7 @@ class Tenure:
         self._seen = won.read_at
         self._timeout_s = seat.renew_ns / 2 / NS
         self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
+        self._broken: str | None = None
         self._fields = {"shard": seat.shard, "lease": seat.lease}
 
     async def watch(self) -> None:
@@ -70,7 +71,7 @@ class Tenure:
             try:
                 deleted = await self._watch_once(self._seen + 1)
             except WatchEnded as ended:
-                self._tell_broken(ended)
+                await self._on_broken(ended)
             else:
                 self._tell(Standing.DELETED if deleted else Standing.OVERWRITTEN)
                 return
@@ -100,6 +101,7 @@ class Tenure:
             patience=self._patience,
             clock=self._clock,
         ) as watch:
+            self._broken = None
             self._emit("watch.opened", **self._fields)
             self._report(WatchOpened(self._seat.nonce))
             return (await watch.change()).deleted
@@ -112,16 +114,18 @@ class Tenure:
                 await asyncio.sleep(PAUSE_S)
 
     async def _read(self) -> Standing:
+        seen = self._seen  # what a reply to a later read shows meanwhile does not count
         reply = await self._etcd.call(
             "KV/Range", requests.get(self._seat.place_key), timeout_s=self._timeout_s
         )
-        return self._judge(reply)
+        return self._judge(reply, seen)
 
-    def _judge(self, reply: Any) -> Standing:
-        """A store behind what was seen was restored from a backup: the key in it is history's."""
-        if reply.header.revision < self._seen:
+    def _judge(self, reply: Any, seen: int) -> Standing:
+        """A store behind what was seen before it was asked was restored from a backup: the key in
+        it is history's."""
+        if reply.header.revision < seen:
             return Standing.DELETED
-        self._seen = reply.header.revision
+        self._seen = max(self._seen, reply.header.revision)
         for kv in reply.kvs:
             if kv.create_revision == self._won.revision:
                 held = kv.mod_revision == kv.create_revision and kv.lease == self._seat.lease
@@ -132,7 +136,13 @@ class Tenure:
         gone = KeyDeleted if standing is Standing.DELETED else KeyOverwritten
         self._report(gone(self._seat.nonce))
 
-    def _tell_broken(self, ended: WatchEnded) -> None:
+    async def _on_broken(self, ended: WatchEnded) -> None:
+        """Tell it once per change; pause if it has not been open since the last time."""
+        before, self._broken = self._broken, ended.why
+        if before is not None:
+            await asyncio.sleep(PAUSE_S)
+        if before == ended.why:
+            return
         if ended.why == "compacted":
             self._emit("watch.compacted", **self._fields)
         self._emit("watch.broken", reason=ended.why, error=str(ended), **self._fields)

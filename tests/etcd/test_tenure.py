@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,12 @@ from cron_leader.core.messages import (
     WatchBroken,
     WatchOpened,
 )
+from cron_leader.errors import EtcdRefused
+from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from cron_leader.etcd.lease import NS
+from cron_leader.etcd.stream import Stream
+from cron_leader.etcd.tenure import PAUSE_S
 from tests.etcd_kit import (
     CLOCK,
     PREFIX,
@@ -174,6 +179,77 @@ async def test_a_store_older_than_what_was_seen_ends_the_term(leader: Node, hand
     tenure._seen += 1000
     await leader.candidacy.verify()
     await leader.until(KeyDeleted)
+
+
+class OutOfOrder(Etcd):
+    """Holds the first read of one key back on its way home, until it is let go."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.hold = False
+        self.held, self.go = asyncio.Event(), asyncio.Event()
+
+    async def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
+        mine, self.hold = self.hold, False
+        reply = await super().call(method, request, timeout_s=timeout_s)
+        if mine:
+            self.held.set()
+            await self.go.wait()
+        return reply
+
+
+async def test_a_read_answered_after_a_later_one_shows_no_older_store(
+    fleet: Fleet, hand: Hand
+) -> None:
+    a = fleet.join("a", kind=OutOfOrder)
+    assert isinstance(a.etcd, OutOfOrder)
+    await a.until(WatchOpened)
+    a.etcd.hold = True
+    slow = asyncio.create_task(a.candidacy.verify())
+    await a.etcd.held.wait()
+    await hand.put(f"{PREFIX}/elsewhere".encode(), b"")
+    await a.candidacy.verify()
+    a.etcd.go.set()
+    await slow
+    assert len(a.reports.of(Verified)) == 2
+    assert not a.reports.of(KeyDeleted)
+
+
+class NoWatch(Etcd):
+    """Answers everything but a watch, once told so."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.denied = False
+        self.tries = 0
+        self.tried = asyncio.Event()
+
+    async def open(self, method: str, *, timeout_s: float) -> Stream:
+        if method == "Watch/Watch" and self.denied:
+            self.tries += 1
+            self.tried.set()
+            raise EtcdRefused("no watch for you")
+        return await super().open(method, timeout_s=timeout_s)
+
+
+async def test_a_watch_that_does_not_open_is_tried_at_intervals_and_told_once(
+    own_etcd: EmbeddedEtcd,
+) -> None:
+    async with fleet_of(own_etcd.endpoint, ttl_s=5) as fleet, Proxy(own_etcd.endpoint) as proxy:
+        a = fleet.join("a", proxy.endpoint, kind=NoWatch)
+        assert isinstance(a.etcd, NoWatch)
+        await a.until(WatchOpened)
+        a.etcd.denied = True
+        begun_ns = CLOCK.boot_ns()
+        proxy.cut()
+        async with asyncio.timeout(10):
+            while a.etcd.tries < 5:
+                a.etcd.tried.clear()
+                await a.etcd.tried.wait()
+        assert (CLOCK.boot_ns() - begun_ns) / NS > 3 * PAUSE_S
+        assert a.emit.names().count("watch.broken") == 1
+        a.etcd.denied = False
+        await a.until(WatchOpened)
 
 
 async def test_a_leader_survives_the_freeze_of_the_member_it_talks_to(tmp_path: Path) -> None:
