@@ -21,11 +21,17 @@ DEFAULTS: dict[str, Any] = {
 }
 """What the URL does not say. A dead path is noticed in about 6 s, idle or busy."""
 
-_PASSWORD_IN_URL = re.compile(r"(//[^:/@\s]*):[^@\s]*@")
+_PASSWORDS = (
+    (re.compile(r"(//[^:/@\s]*):\S*@"), r"\1:***@"),  # to the last @: it may not be escaped
+    (re.compile(r"(password=)[^&\s]*", re.IGNORECASE), r"\1***"),
+)
 
 
 def redact(text: str) -> str:
-    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
+    """Text without the passwords of URLs in it; rather too little of it than too much."""
+    for pattern, replacement in _PASSWORDS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def place(url: str) -> str:
@@ -39,6 +45,8 @@ def place(url: str) -> str:
         ) from None
     user = f"{parts['user']}@" if "user" in parts else ""
     host, port = parts.get("host", "local socket"), parts.get("port", 5432)
+    if "@" in str(host):  # half a password, which every message would name
+        raise LedgerUnusable(f"ledger url {redact(url)!r}: write an @ in the password as %40")
     return f"{user}{host}:{port}/{parts.get('dbname', parts.get('user', ''))}"
 
 

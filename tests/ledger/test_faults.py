@@ -63,6 +63,11 @@ def permanent(error: CronLeaderError) -> bool:
         ("sqlite://file.db", "write sqlite:///file.db"),
         ("sqlite:///:memory:", "write sqlite:///file.db"),
         ("postgresql://u:s3cret@h/db?no_such=1", "cannot be read"),
+        ("postgresql://u:odd@s3cret@h/db?no_such=1", "cannot be read"),
+        ("postgresql://u:odd@s3cret@h/db", "as %40"),
+        ("postgresql://u:odd/s3cret@h/db?no_such=1", "cannot be read"),
+        ("postgresql://u@h/db?password=s3cret&no_such=1", "cannot be read"),
+        ("postgresql://u@h/db?no_such=1&sslPassword=s3cret", "cannot be read"),
     ],
 )
 async def test_a_url_that_cannot_be_read_is_refused(url: str, says: str) -> None:
