@@ -7,6 +7,11 @@ import gc
 
 gc.disable()  # a fifth of the start-up is the collector walking what imports have just made
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the daemon listens: end, no traceback
+
 import asyncio
 import os
 import sys

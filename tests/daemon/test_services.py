@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 from cron_leader.etcd.embedded import EmbeddedEtcd, Ports
 from tests import pg_kit
 from tests.etcd_kit import QUICK, Proxy
-from tests.kit import BEAT, now, town
+from tests.kit import BEAT, now, town, until
 
 _fleets = itertools.count()
 RUN = "import sys; from cron_leader.cli import main; sys.exit(main())"
@@ -176,6 +178,30 @@ def test_a_folder_that_cannot_be_written_is_exit_2(tmp_path: Path, etcd: Embedde
 def test_a_python_job_that_cannot_be_imported_is_exit_2(tmp_path: Path, etcd: EmbeddedEtcd) -> None:
     job = '[[job]]\nname = "p"\nevery = "1s"\npython = "nowhere.to:found"\n'
     _refused(_run(tmp_path, _config(etcd.endpoint, jobs=job)), "nowhere")
+
+
+async def test_a_signal_while_python_jobs_are_imported_ends_the_daemon_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    slow = "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
+    (tmp_path / "slow.py").write_text(slow)
+    job = '[[job]]\nname = "p"\nevery = "1s"\npython = "slow:job"\n'
+    (tmp_path / "c.toml").write_text(_config("127.0.0.1:1", jobs=job))
+    daemon = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cron_leader", "--config", "c.toml", "--node-id", "x"),
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        await until("importing", (tmp_path / "importing").exists)
+        daemon.send_signal(signal.SIGINT)
+        async with asyncio.timeout(10):
+            _, told = await daemon.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            daemon.kill()
+    assert daemon.returncode == -signal.SIGINT
+    assert told == b""
 
 
 def test_a_missing_configuration_says_init(tmp_path: Path) -> None:
