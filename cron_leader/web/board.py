@@ -161,6 +161,7 @@ class Board:
     def facts(self) -> Facts:
         """A copy: it may be read in another thread."""
         seen = self._snapshot()
+        self._see_lease(seen)
         deadline_ns = seen.gate.deadline_ns
         return Facts(
             gate_open=seen.closed is None,

@@ -8,7 +8,7 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,9 @@ class Answer:
         return json.loads(self.text)
 
 
-def ask(url: str, **headers: str) -> Answer:
-    request = urllib.request.Request(url, headers=headers)
+def ask(url: str, body: bytes | None = None, **headers: str) -> Answer:
+    """GET, or POST of a body."""
+    request = urllib.request.Request(url, body, headers)
     try:
         with _opener.open(request, timeout=15) as reply:
             return Answer(reply.status, dict(reply.headers), reply.read().decode())
@@ -79,6 +80,7 @@ def snapshot(
 class Served:
     """One node, and the address it serves on."""
 
+    town: Town
     name: str
     fleet: Fleet
     port: int
@@ -86,17 +88,25 @@ class Served:
     async def get(self, path: str, **headers: str) -> Answer:
         return await asyncio.to_thread(ask, f"http://127.0.0.1:{self.port}{path}", **headers)
 
-    async def becomes(self, path: str, status: int) -> Answer:
-        """The first answer with this status: for what no event tells."""
+    async def until(self, path: str, holds: Callable[[Answer], bool]) -> Answer:
+        """The first answer of which this holds: for what no event tells."""
         async with asyncio.timeout(SOON_S):
             while True:
                 with contextlib.suppress(urllib.error.URLError):
-                    if (answer := await self.get(path)).status == status:
+                    if holds(answer := await self.get(path)):
                         return answer
                 await asyncio.sleep(0.05)
 
+    async def becomes(self, path: str, status: int) -> Answer:
+        return await self.until(path, lambda answer: answer.status == status)
+
     async def metrics(self) -> dict[str, float]:
         return numbers((await self.get("/metrics")).text)
+
+    async def counts(self, name: str) -> dict[str, float]:
+        """The metrics once this one is not 0."""
+        page = await self.until("/metrics", lambda answer: numbers(answer.text)[name] != 0)
+        return numbers(page.text)
 
     async def start(self, event: str) -> Line:
         """Start the node and wait for this event."""
@@ -112,4 +122,4 @@ async def served(town: Town, name: str, *, host: str = "127.0.0.1") -> AsyncIter
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CRON_LEADER_")}
     environ = clean | {"CRON_LEADER_HTTP_LISTEN": f"{host}:{port}"}
     async with Fleet(town.config, environ=environ) as fleet:
-        yield Served(name, fleet, port)
+        yield Served(town, name, fleet, port)

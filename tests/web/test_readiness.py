@@ -49,12 +49,12 @@ async def test_leader_and_follower_are_ready_and_say_which_they_are(town: Town) 
 
 
 async def test_a_node_whose_etcd_is_away_is_alive_and_not_ready(tmp_path: Path) -> None:
-    async with town(tmp_path, f"127.0.0.1:{Ports.draw().client}") as place:
-        async with served(place, "a") as node:
-            await node.start("etcd.unreachable")
-            assert (await node.get("/healthz")).status == 200
-            said = await node.get("/readyz")
-            assert (said.status, said.json["reasons"]) == (503, ["starting"])
+    nowhere = f"127.0.0.1:{Ports.draw().client}"
+    async with town(tmp_path, nowhere) as place, served(place, "a") as node:
+        await node.start("etcd.unreachable")
+        assert (await node.get("/healthz")).status == 200
+        said = await node.get("/readyz")
+        assert (said.status, said.json["reasons"]) == (503, ["starting"])
 
 
 async def test_the_listener_stays_up_while_runs_end_and_the_node_is_not_ready_then(
@@ -76,23 +76,27 @@ async def test_the_listener_stays_up_while_runs_end_and_the_node_is_not_ready_th
 async def test_a_leader_without_its_ledger_is_not_ready_until_it_is_back(
     tmp_path: Path, etcd: EmbeddedEtcd, postgres: pg_kit.Postgres
 ) -> None:
+    there = f"{postgres.host}:{postgres.port}"
     with postgres.database() as url:
-        async with Proxy(f"{postgres.host}:{postgres.port}") as proxy:
-            behind = url.replace(f"{postgres.host}:{postgres.port}", proxy.endpoint)
-            async with town(tmp_path, etcd.endpoint, ledger=behind, ttl="5s") as place:
-                async with served(place, "a") as node:
-                    await node.start("gate.opened")
-                    await node.becomes("/readyz", 200)
-                    proxy.refuse = True
-                    proxy.cut()
-                    said = await node.becomes("/readyz", 503)
-                    assert "ledger_unreachable" in said.json["reasons"]
-                    assert (await node.metrics())["ledger_up"] == 0
-                    status = (await node.get("/api/v1/status")).json
-                    assert status["ledger_id"] is None
-                    assert proxy.endpoint.partition(":")[2] in status["errors"][0]
-                    proxy.refuse = False
-                    await node.becomes("/readyz", 200)
+        async with (
+            Proxy(there) as proxy,
+            town(
+                tmp_path, etcd.endpoint, ledger=url.replace(there, proxy.endpoint), ttl="5s"
+            ) as place,
+            served(place, "a") as node,
+        ):
+            await node.start("gate.opened")
+            await node.becomes("/readyz", 200)
+            proxy.refuse = True
+            proxy.cut()
+            said = await node.becomes("/readyz", 503)
+            assert "ledger_unreachable" in said.json["reasons"]
+            assert (await node.metrics())["ledger_up"] == 0
+            status = (await node.get("/api/v1/status")).json
+            assert status["ledger_id"] is None
+            assert proxy.endpoint.partition(":")[2] in status["errors"][0]
+            proxy.refuse = False
+            await node.becomes("/readyz", 200)
 
 
 async def test_a_follower_without_etcd_is_not_ready_until_it_is_back(tmp_path: Path) -> None:
