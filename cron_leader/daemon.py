@@ -104,7 +104,7 @@ class Daemon:
 
     async def _start(self) -> bool:
         """Whether both services answered and the node stands; a signal ends the waiting."""
-        starting = asyncio.ensure_future(self._reach())
+        starting = asyncio.ensure_future(self._get_ready())
         while not starting.done():
             asked = asyncio.ensure_future(self._inbox.get())
             await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,12 +115,15 @@ class Daemon:
                 return False
             asked.cancel()
         try:
-            await self._equip(*starting.result())
+            starting.result()
         except (ConfigError, EtcdRefused, LedgerUnusable) as error:
             self.cause = error
             self._exit = m.Exit(2, str(error))
             return False
         return True
+
+    async def _get_ready(self) -> None:
+        await self._equip(*await self._reach())
 
     async def _reach(self) -> tuple[int, str]:
         """(margin in ns, ledger id), once etcd and the ledger have answered."""
@@ -196,6 +199,7 @@ class Daemon:
             self._timer.close()
             if self._boot_timer is not None:
                 self._boot_timer.cancel()
+        if hasattr(self, "_runners"):  # perhaps still importing
             await self._runners.close()
         for task in self._tasks:
             task.cancel()

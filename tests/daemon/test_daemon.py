@@ -174,3 +174,19 @@ async def test_an_etcd_without_room_is_waited_for_and_told_once(tmp_path: Path) 
             assert ear.counts["etcd.unreachable"] == 1
             daemon.post(StopAsked(15))
             assert (await running).code == 0
+
+
+async def test_a_signal_while_the_job_host_imports_ends_the_start(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    slow = "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
+    (tmp_path / "slow.py").write_text(slow.replace("'importing'", repr(f"{tmp_path}/importing")))
+    job = BEAT.replace('command = ["true"]', 'python = "slow:job"')
+    async with town(tmp_path, etcd.endpoint, jobs=job) as place:
+        daemon = _daemon(place, Ear())
+        running = asyncio.create_task(daemon.run())
+        await until("importing", (tmp_path / "importing").exists)
+        daemon.post(StopAsked(15))
+        async with asyncio.timeout(10):
+            assert (await running).code == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
