@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -184,3 +186,11 @@ def test_every_family_has_a_name_of_ours_and_says_what_it_is() -> None:
         assert family.documentation.endswith(".")
     labels = {label for f in families for s in f.samples for label in s.labels}
     assert labels == {"job", "outcome", "reason", "what", "le", "node", "fleet", "version"}
+
+
+def test_every_metric_is_in_the_operations_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
+    table = page.partition("\n### Metrics\n")[2].partition("\n#")[0]
+    first = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    named = {name for cell in first for name in re.findall(r"`([^`]+)`", cell)}
+    assert named == {family.name for family in text_string_to_metric_families(Scene().text)}
