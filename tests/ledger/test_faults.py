@@ -290,13 +290,13 @@ async def test_the_locks_of_a_client_that_stopped_reading_are_freed(
         closing(psycopg.connect(server.url("ready"), autocommit=True)) as frozen,
         psycopg.connect(server.url("ready"), autocommit=True) as other,
     ):
-        for text, params in postgres._begin("frozen", 0.3):
+        for text, params in postgres._begin("frozen", 1):
             frozen.execute(text.encode(), params)
+        frozen.execute("SELECT pg_advisory_xact_lock(7)")
         frozen.pgconn.send_query(much)
         frozen.pgconn.flush()
-        async with asyncio.timeout(10):
-            while other.execute(ALIVE, (frozen.info.backend_pid,)).fetchone():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        other.execute("SET lock_timeout = '10s'")
+        other.execute("SELECT pg_advisory_xact_lock(7)")
 
 
 async def test_a_frozen_server_is_given_up_in_time_and_used_again_once_awake(
