@@ -47,12 +47,12 @@ class Stream:
 
     async def send(self, request: Any, *, timeout_s: float) -> None:
         """Hand the request to gRPC; TimeoutError, or the error the stream ended with."""
-        try:
-            async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s):
+            try:
                 await self._call.write(request)
-        except (AioRpcError, asyncio.InvalidStateError):
-            await asyncio.wait({self._reader})
-            raise self._why() from None
+            except (AioRpcError, asyncio.InvalidStateError):
+                await asyncio.wait({self._reader})  # it knows why; unless it waits to be read
+                raise self._why() from None
 
     async def receive(self, *, timeout_s: float) -> Any:
         """The next reply; TimeoutError if none came, or the error the stream ended with."""
