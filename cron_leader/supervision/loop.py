@@ -178,19 +178,24 @@ class Supervisor:
 
     def _revoke(self, lease: Lease, until_ns: int) -> str:
         """Ask all endpoints at once, a process each; why it is not known to be gone, or ""."""
-        asked = [start_revoker(endpoint, lease, until_ns) for endpoint in lease.endpoints]
+        asked = []
+        for endpoint in lease.endpoints:
+            try:
+                asked.append(start_revoker(endpoint, lease, until_ns))
+            except OSError as error:
+                complain("cannot start a process to revoke", error)
         self._exits.update(dict.fromkeys(asked))
-        error = "no endpoint has confirmed it"
+        why = "no endpoint has confirmed it"
         while any(self._exits[pid] is None for pid in asked) and boot_ns() < until_ns:
             self._wait(SUSPEND_CHECK_S)
             if not set(STOPS).isdisjoint(self._signals.take()):
-                error = "told to stop"
+                why = "told to stop"
                 break
             self._reap()
             if any(self._exits[pid] == 0 for pid in asked):
-                error = ""
+                why = ""
                 break
         for pid in asked:
             if self._exits[pid] is None:
                 os.kill(pid, signal.SIGKILL)
-        return error
+        return why

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from etcd3.etcdrpc import rpc_pb2, rpc_pb2_grpc
 
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etcd
-from cron_leader.supervision.groups import Lease
+from cron_leader.supervision.groups import Lease, boot_ns
+from cron_leader.supervision.log import Log
+from cron_leader.supervision.loop import Supervisor
 from cron_leader.supervision.revoke import NOT_FOUND, OK, try_revoke
 from tests.daemon.supervised import Supervised, endpoint
 
@@ -112,6 +117,32 @@ def test_one_endpoint_that_answers_is_enough(etcd: EmbeddedEtcd, node: Supervise
     assert revoked["ok"]
     assert revoked["duration_ms"] < 1000
     assert is_gone(etcd.endpoint)
+
+
+def test_no_process_to_be_had_for_one_endpoint_does_not_keep_the_others_from_revoking(
+    etcd: EmbeddedEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the supervisor from passing on the daemon's status."""
+    grant(etcd.endpoint)
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    signals = SimpleNamespace(fd=read, take=lambda: iter(()))
+    supervisor = Supervisor(os.getpid(), ours, signals=signals, log=Log("json", "a", "f"))
+    forks = iter([OSError(errno.EAGAIN, "no process"), None])
+
+    def fork(real: Callable[[], int] = os.fork) -> int:
+        if error := next(forks):
+            raise error
+        return real()
+
+    monkeypatch.setattr(os, "fork", fork)
+    until_ns = boot_ns() + 5 * 10**9
+    assert supervisor._revoke(told("127.0.0.1:1", etcd.endpoint), until_ns) == ""
+    assert is_gone(etcd.endpoint)
+    for end in (ours, theirs):
+        end.close()
+    for fd in (read, write):
+        os.close(fd)
 
 
 def test_a_lease_that_was_never_granted_counts_as_gone(
