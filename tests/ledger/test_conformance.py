@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from unittest.mock import ANY
 
 import pytest
 
@@ -246,6 +247,24 @@ async def test_a_put_back_leaves_the_slot_due_with_its_attempt_used(lab: Lab) ->
     late = await leader.put_back(RUN)
     assert isinstance(late, Applied)
     assert lab.states() == {RUN.slot: "running"}, "a late copy of the put-back changes nothing"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_copy_of_a_claim_that_comes_after_its_put_back_takes_nothing(
+    lab: Lab, waits: bool
+) -> None:
+    """Else it would run, in the ledger only, for ever: its sender has had its answer."""
+    entries = (Entry(RUN.slot, State.DUE),) if waits else ()
+    leader = await lab.leader(past=settlement(entries=entries))
+    claim = Claim(RUN.slot, "run-1", 0 if waits else None)
+    assert await leader.take(claim) == Taken({"run-1": 1})
+    assert await leader.put_back(claim) == Applied(True, ANY)
+    before = lab.slot(RUN.slot), lab.read().attempts()
+    assert await leader.take(claim) == Taken({})
+    assert (lab.slot(RUN.slot), lab.read().attempts()) == before
+    assert await leader.take(Claim(RUN.slot, "run-2", 1)) == Taken({"run-2": 2})
+    await leader.put_back(claim)
+    assert lab.states() == {RUN.slot: "running"}
 
 
 async def test_a_run_ended_by_a_shutdown_is_due_again_for_the_next_leader(lab: Lab) -> None:
