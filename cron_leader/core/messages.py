@@ -7,7 +7,7 @@ for the end of a run. The daemon, the tests and the simulator speak to the core 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from cron_leader.core.model import (
@@ -25,9 +25,10 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
+from cron_leader.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Now:
     """The instant of a step on both clocks."""
 
@@ -38,29 +39,29 @@ class Now:
 # ------------------------------------------------------------------ events: time and signals
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Woke:
     """A timer fired, or nothing in particular happened: look at the clocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopAsked:
     """SIGTERM, SIGINT or SIGHUP."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SupervisorGone:
     """The pipe to the supervisor closed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SupervisorSilent:
     """A registration was not acknowledged within margin / 2."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SupervisorAnswered:
     """It acknowledged again."""
 
@@ -68,7 +69,7 @@ class SupervisorAnswered:
 # ------------------------------------------------------------------ events: etcd
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseRenewed:
     """Grant or keepalive answered. sent_ns: boot clock when the request was *sent*."""
 
@@ -77,14 +78,14 @@ class LeaseRenewed:
     ttl_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseLost:
     """TTL <= 0 in a reply: the lease is gone on the server."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JoinFailed:
     """The candidacy ended without a term. The port has cleaned up, or given up cleaning up.
 
@@ -99,7 +100,7 @@ class JoinFailed:
     permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Elected:
     """Won, and confirmed by the last linearizable check. The watch on the own key is opening."""
 
@@ -108,14 +109,14 @@ class Elected:
     cluster: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchOpened:
     """The own key was read linearizably and is watched from the next revision on."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchBroken:
     """Silence, cancellation, compaction: nothing is known of the own key until it opens again."""
 
@@ -123,17 +124,17 @@ class WatchBroken:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class KeyDeleted:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class KeyOverwritten:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verified:
     """A linearizable read, sent at sent_ns, found the own key untouched."""
 
@@ -141,7 +142,7 @@ class Verified:
     sent_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Left:
     """Own keys deleted and lease revoked, or the attempt given up at its deadline."""
 
@@ -151,12 +152,12 @@ class Left:
 # ------------------------------------------------------------------ events: ledger
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LedgerReached:
     """A probe answered: it is our ledger."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LedgerFailed:
     """A probe, or the first try of a write, got no definite answer. text: cause, for the log."""
 
@@ -164,14 +165,14 @@ class LedgerFailed:
     permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RaiseWaits:
     """The ledger answers, and the raise waits for a lock."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Raised:
     """answer: the fence the raise returned (offset + revision), or Refused."""
 
@@ -179,13 +180,13 @@ class Raised:
     answer: int | Refused
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PastRead:
     nonce: str
     past: Past
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settled:
     """answer: every `due`/`retrying` row of the election now under our fence, or Refused."""
 
@@ -193,14 +194,14 @@ class Settled:
     answer: tuple[DueRow, ...] | Refused
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BatchAnswered:
     nonce: str
     batch: Batch
     answer: Taken | Refused
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeartbeatAnswered:
     """asked: wall clock halfway through the round trip, to compare with the ledger's clock."""
 
@@ -209,7 +210,7 @@ class HeartbeatAnswered:
     asked: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FinishAnswered:
     """answer None: the term was over and the one try got no answer."""
 
@@ -218,14 +219,14 @@ class FinishAnswered:
     answer: Applied | Refused | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PutBackAnswered:
     nonce: str
     run_id: str
     answer: Applied | Refused
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TermClosed:
     """The term row's end is written, or could not be (answer None)."""
 
@@ -236,14 +237,14 @@ class TermClosed:
 # ------------------------------------------------------------------ events: runs
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prepared:
     """A process stands ready, is registered with the supervisor, and waits for "go"."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Started:
     """exec (or the function's entry) happened at `at`."""
 
@@ -251,7 +252,7 @@ class Started:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotStarted:
     """ "go" was never sent, or the wrapper reported that it did not exec: nothing ran."""
 
@@ -259,7 +260,7 @@ class NotStarted:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunEnded:
     run_id: str
     result: Result
@@ -278,17 +279,17 @@ Event = (
 # ------------------------------------------------------------------ effects
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Probe:
     """Ask the ledger for its identity: LedgerReached or LedgerFailed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskSupervisor:
     """SupervisorAnswered, once it does."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Join:
     """Grant the lease, get in line, wait: Elected ... or JoinFailed."""
 
@@ -296,37 +297,37 @@ class Join:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verify:
     """Read the own key linearizably: Verified, KeyDeleted or KeyOverwritten."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Leave:
     """Stop renewing, delete the own keys guarded by create_revision, revoke: Left."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Raise:
     candidate: Candidate
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadPast:
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settle:
     term: Term
     settlement: Settlement
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Take:
     """Send one claim batch."""
 
@@ -334,13 +335,13 @@ class Take:
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Heartbeat:
     term: Term
     planned_to: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WriteFinish:
     """once: the term is over; one try, no resend."""
 
@@ -349,13 +350,13 @@ class WriteFinish:
     once: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WritePutBack:
     term: Term
     put_back: PutBack
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CloseTerm:
     """Write ended_at and reason to the term's row, one try."""
 
@@ -363,14 +364,14 @@ class CloseTerm:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prepare:
     """Have a process ready and registered: Prepared or NotStarted."""
 
     run: Run
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Go:
     """Say "go". Past deadline_ns on the boot clock the wrapper does not exec."""
 
@@ -378,14 +379,14 @@ class Go:
     deadline_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Drop:
     """A prepared run that is not to start: NotStarted follows."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Kill:
     """SIGTERM the group, SIGKILL after grace_s (0: at once). RunEnded follows."""
 
@@ -393,14 +394,14 @@ class Kill:
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Abandon:
     """Nothing of this term's ledger traffic is waited for any more."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Emit:
     """One line of the event vocabulary."""
 
@@ -408,7 +409,7 @@ class Emit:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Exit:
     """The daemon is done. text: why, for exit codes other than 0."""
 

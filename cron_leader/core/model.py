@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from cron_leader.core.value import value
+
 if TYPE_CHECKING:
     from cron_leader.core.schedule import Schedule
 
@@ -81,21 +83,21 @@ class Isolation(StrEnum):
     INLINE = "inline"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommandSpec:
     """argv[0] is looked up on the run's PATH; no shell is involved."""
 
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ShellSpec:
     """Handed to /bin/sh -c."""
 
     script: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PythonSpec:
     """A function of one argument, the Tick; target is "pkg.mod:func"."""
 
@@ -105,7 +107,7 @@ class PythonSpec:
 RunnableSpec = CommandSpec | ShellSpec | PythonSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Job:
     """One configured job. Durations in seconds; start_within_s None means no limit."""
 
@@ -141,7 +143,7 @@ class SlotKey:
     command_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """An elected node before its raise. revision: its key's create_revision; cluster: etcd's id."""
 
@@ -153,7 +155,7 @@ class Candidate:
     cluster: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Term:
     """One leadership, after its raise. fence = revision + the ledger's offset."""
 
@@ -165,7 +167,7 @@ class Term:
     elected_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Run:
     """One attempt to execute a slot, claimed under `term`. attempt counts from 1."""
 
@@ -176,7 +178,7 @@ class Run:
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Result:
     """How a run ended, as its runner saw it.
 
@@ -199,7 +201,7 @@ class Result:
 # ------------------------------------------------------------------ what is asked of the ledger
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claim:
     """Take one slot. seen: attempt of the `due` row of our fence; None: no row was there."""
 
@@ -208,7 +210,7 @@ class Claim:
     seen: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """A slot's row without a run: `due` (to wait for next_at), `skipped` or `missed`.
 
@@ -223,7 +225,7 @@ class Entry:
     seen: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gap:
     """A stretch of `slots` > 10 missed slots of one job with one reason, ends inclusive."""
 
@@ -234,7 +236,7 @@ class Gap:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Batch:
     """One claim transaction: all that falls due at one instant.
 
@@ -248,7 +250,7 @@ class Batch:
     gaps: tuple[Gap, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobRecord:
     """A row of cron_leader_job. digest covers the schedule only."""
 
@@ -259,7 +261,7 @@ class JobRecord:
     retired_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Past:
     """What a new leader reads after its raise: the highest planned_to of the election, and jobs."""
 
@@ -267,7 +269,7 @@ class Past:
     jobs: Mapping[str, JobRecord]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settlement:
     """The takeover transaction (design: takeover), bound by us so that a resend is the same.
 
@@ -285,7 +287,7 @@ class Settlement:
     at_least_once: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DueRow:
     """An unfinished row of our own fence, waiting: state `due` or `retrying`."""
 
@@ -295,7 +297,7 @@ class DueRow:
     next_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finish:
     """The end of a run: compare-and-set on (running, attempt, run_id).
 
@@ -312,7 +314,7 @@ class Finish:
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PutBack:
     """A claim whose run was certainly not started: slot `due` again, attempt row `cancelled`."""
 
@@ -325,7 +327,7 @@ class PutBack:
 # ------------------------------------------------------------------ what the ledger answers
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refused:
     """The fence row does not hold our fence and nonce: a newer leader has raised. No exception.
 
@@ -340,14 +342,14 @@ class Refused:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Taken:
     """Answer to a Batch: run_id -> attempt for every claim won; a run_id not there was not won."""
 
     attempts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Applied:
     """The write committed. changed: False when the row had moved on (zero rows under the guard).
 
@@ -358,7 +360,7 @@ class Applied:
     ledger_now: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LedgerId:
     """Identity of a ledger. shards and fleet are recorded by the first node."""
 
