@@ -86,6 +86,13 @@ class Town:
         prefix = f"/cron-leader/{self.name}/elections/0/"
         return [f"{prefix}{c.lease:016x}".encode() for c in (await self.survey()).candidates]
 
+    async def line_of(self, count: int) -> list[bytes]:
+        """The keys, once that many stand in line."""
+        async with asyncio.timeout(SOON_S):
+            while len(keys := await self.keys()) < count:
+                await asyncio.sleep(0.02)
+        return keys
+
     # ---------------------------------------------------------------- the ledger
 
     def slots(self, job: str | None = None) -> list[SlotRow]:

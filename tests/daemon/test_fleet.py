@@ -100,7 +100,7 @@ async def test_an_etcd_away_for_longer_than_the_ttl_ends_the_term_by_its_own_dea
 async def test_a_follower_frozen_past_its_ttl_never_leads_with_its_dead_key(town: Town) -> None:
     await town.lead("a")
     await town.follow("b")
-    dead = (await town.keys())[1]
+    dead = (await town.line_of(2))[1]
     town.fleet.freeze("b")
     async with town.hand() as hand:
         await hand.until_gone(dead)
