@@ -89,7 +89,7 @@ class Town:
     async def line_of(self, count: int) -> list[bytes]:
         """The keys, once that many stand in line."""
         async with asyncio.timeout(SOON_S):
-            while len(keys := await self.keys()) < count:
+            while len(keys := await self.keys()) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         return keys
 

@@ -42,7 +42,8 @@ async def test_a_hundred_runs_leave_no_descriptor_task_thread_or_zombie(tmp_path
         for _ in range(24):
             await several(s, jobs)
         await asyncio.sleep(0.1)
-        assert footprint() == before
+        after = footprint()  # fewer spares, if anything
+        assert all(a <= b for a, b in zip(after, before, strict=True)), (after, before)
     assert set(psutil.Process().children()) <= others
 
 
