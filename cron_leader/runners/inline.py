@@ -66,7 +66,7 @@ class InlineLife(Life):
             self._not_started("dropped")
             return
         self.context.report(Prepared(self.run.run_id))
-        deadline_ns = await self._order
+        deadline_ns = await self._ordered()
         if deadline_ns is None:
             self._not_started("dropped")
         elif self.context.clock.boot_ns() >= deadline_ns:

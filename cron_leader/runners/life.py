@@ -54,6 +54,7 @@ class Life(ABC):
         self.run = run
         self.context = context
         self._order: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._recalled = False
         self._phase = _Phase.WAITING
         self._started_ns = 0
 
@@ -70,6 +71,7 @@ class Life(ABC):
     def kill(self, grace_s: float) -> None:
         """End it: ask, and insist after grace_s (0: at once). Not yet told to go: drop it."""
         self.drop()
+        self._recalled = True  # "go" was ordered, but the order is not carried out yet
         if self._phase in {_Phase.TOLD, _Phase.STARTED}:
             self._stop(grace_s)
 
@@ -87,6 +89,11 @@ class Life(ABC):
 
     @abstractmethod
     def _stop(self, grace_s: float) -> None: ...
+
+    async def _ordered(self) -> int | None:
+        """The deadline to start by, once it is ordered; None: it is not to start."""
+        deadline_ns = await self._order
+        return None if self._recalled else deadline_ns
 
     @property
     def _dropped(self) -> bool:
@@ -186,7 +193,7 @@ class ProcessLife(Life):
 
     async def _went(self, child: Child) -> bool:
         """Wait for the order, hand it on, and learn whether the job runs."""
-        deadline_ns = await self._order
+        deadline_ns = await self._ordered()
         if deadline_ns is None:
             self._not_started("dropped")
             return False

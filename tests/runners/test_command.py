@@ -148,6 +148,20 @@ async def test_a_wrapper_that_was_frozen_past_the_deadline_executes_nothing(
     assert not (tmp_path / "mark").exists()
 
 
+async def test_a_run_killed_before_its_go_was_carried_out_does_not_start(tmp_path: Path) -> None:
+    """As when the term ends in the very step that said go."""
+    job = shell(f"touch {tmp_path}/ran; sleep 60")
+    async with stage(job) as s:
+        run = run_of(job)
+        s.runners.prepare(run)
+        await s.until(Prepared, run)
+        s.go(run)
+        s.runners.kill(run.run_id, 0)
+        await s.until(NotStarted, run)
+        assert s.kinds(run) == [Prepared, NotStarted]
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_a_dropped_run_leaves_no_process() -> None:
     link = Recorder()
     run = run_of(shell("true"))
