@@ -14,6 +14,7 @@ import pytest
 
 from cron_leader.config import Config, HttpConfig, load
 from cron_leader.errors import ConfigError
+from cron_leader.etcd.embedded import Ports
 from cron_leader.web.server import bind
 from tests.kit import BEAT, Town
 from tests.web.kit import served
@@ -74,21 +75,23 @@ def test_without_the_extra_installed_it_is_named_and_exit_is_2(
     _refused(done, "dashboard", missing, 'pip install "cron-leader[dashboard]"')
 
 
-def test_a_node_without_http_imports_nothing_of_it() -> None:
-    script = (
-        "import asyncio, sys\n"
-        "import cron_leader.__main__, cron_leader.daemon\n"
-        "from cron_leader.web import serving\n"
-        "async def main():\n"
-        "    async with serving(type('C', (), {'http': None}), None, clock=None, emit=None): pass\n"
-        "asyncio.run(main())\n"
-        "roots = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(sorted(roots & {'starlette', 'uvicorn', 'prometheus_client', 'h11', 'anyio'}))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+def test_a_node_without_http_imports_nothing_of_it(tmp_path: Path) -> None:
+    nowhere = f"127.0.0.1:{Ports.draw().client}"
+    (tmp_path / "c.toml").write_text(f'[etcd]\nendpoints = ["{nowhere}"]\n{BEAT}')
+    telling = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
+    args = ["--config", str(tmp_path / "c.toml"), "--log-format", "json"]
+    with subprocess.Popen(
+        [sys.executable, "-c", telling + RUN.format(args=args)], stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        while "etcd.unreachable" not in daemon.stdout.readline():
+            assert daemon.poll() is None
+        daemon.terminate()
+        modules = daemon.stdout.read().splitlines()[-1].split()
+    assert daemon.returncode == 0
+    assert "cron_leader.daemon" in modules
+    roots = {name.partition(".")[0] for name in modules}
+    assert not roots & {"starlette", "uvicorn", "prometheus_client", "h11", "anyio"}
 
 
 async def test_signals_stay_the_daemons(town: Town) -> None:
