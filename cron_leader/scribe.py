@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cron_leader.clock import Clock
 from cron_leader.core import messages as m
 from cron_leader.core.messages import Effect, Event
+from cron_leader.core.model import Applied
 from cron_leader.errors import LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
@@ -53,7 +54,7 @@ class Scribe:
                 nonce = candidate.nonce
             case m.ReadPast(term) | m.Settle(term) | m.Take(term) | m.Heartbeat(term):
                 nonce = term.nonce
-            case m.WriteFinish(term, _, once=False) | m.WritePutBack(term):
+            case m.WriteFinish(term, _, once=False) | m.WritePutBack(term) | m.AnswerOrder(term):
                 nonce = term.nonce
             case _:
                 return None
@@ -85,6 +86,8 @@ class Scribe:
                 back = await self._insist(ended, lambda: self._ledger.put_back(term, put_back))
                 if back is not None:
                     self._post(m.PutBackAnswered(term.nonce, put_back.run_id, back))
+            case m.AnswerOrder():
+                await self._answer(effect, ended)
             case m.CloseTerm():
                 await self._close_term(effect)
             case _:
@@ -121,6 +124,16 @@ class Scribe:
         if answer is not None:
             asked = sent + (self._clock.wall() - sent) / 2
             self._post(m.HeartbeatAnswered(term.nonce, answer, asked))
+            for order in answer.orders if isinstance(answer, Applied) else ():
+                self._post(m.StepDown(term.nonce, order.command_id, order.fence, order.for_ns))
+
+    async def _answer(self, effect: m.AnswerOrder, ended: asyncio.Event | None) -> None:
+        term, command_id, now = effect.term, effect.command_id, self._clock.wall()
+        answer = await self._insist(
+            ended, lambda: self._ledger.answer_order(term, command_id, effect.result, now)
+        )
+        if answer is not None:
+            self._post(m.OrderAnswered(term.nonce, command_id, answer))
 
     async def _finish(self, effect: m.WriteFinish, ended: asyncio.Event | None) -> None:
         term, finish = effect.term, effect.finish

@@ -14,6 +14,7 @@ from cron_leader.core.model import (
     Applied,
     Batch,
     Candidate,
+    CommandResult,
     DueRow,
     Finish,
     Past,
@@ -227,6 +228,28 @@ class PutBackAnswered:
 
 
 @value
+class StepDown:
+    """An operator's order, read with a heartbeat; fence: the term it is aimed at, None: unreadable.
+
+    It comes again with every heartbeat until its answer is written.
+    """
+
+    nonce: str
+    command_id: str
+    fence: int | None
+    for_ns: int
+
+
+@value
+class OrderAnswered:
+    """answer.changed: it is our term's answer that stands in the order's row."""
+
+    nonce: str
+    command_id: str
+    answer: Applied | Refused
+
+
+@value
 class TermClosed:
     """The term row's end is written, or could not be (answer None)."""
 
@@ -272,7 +295,7 @@ Event = (
     | KeyDeleted | KeyOverwritten | Verified | Left
     | LedgerReached | LedgerFailed | RaiseWaits | Raised | PastRead | Settled
     | BatchAnswered | HeartbeatAnswered | FinishAnswered | PutBackAnswered | TermClosed
-    | Prepared | Started | NotStarted | RunEnded
+    | StepDown | OrderAnswered | Prepared | Started | NotStarted | RunEnded
 )  # fmt: skip
 
 
@@ -357,6 +380,15 @@ class WritePutBack:
 
 
 @value
+class AnswerOrder:
+    """Write the result to an operator's order, unless somebody has answered it: OrderAnswered."""
+
+    term: Term
+    command_id: str
+    result: CommandResult
+
+
+@value
 class CloseTerm:
     """Write ended_at and reason to the term's row, one try."""
 
@@ -419,5 +451,6 @@ class Exit:
 
 Effect = (
     Probe | AskSupervisor | Join | Verify | Leave | Raise | ReadPast | Settle | Take | Heartbeat
-    | WriteFinish | WritePutBack | CloseTerm | Prepare | Go | Drop | Kill | Abandon | Emit | Exit
+    | WriteFinish | WritePutBack | AnswerOrder | CloseTerm | Prepare | Go | Drop | Kill | Abandon
+    | Emit | Exit
 )  # fmt: skip

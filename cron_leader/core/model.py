@@ -324,6 +324,36 @@ class PutBack:
     now: datetime
 
 
+# ------------------------------------------------------------------ what operators ask for
+
+
+class CommandKind(StrEnum):
+    """What an operator may order; `kind` in cron_leader_command."""
+
+    STEP_DOWN = "step-down"
+
+
+class CommandResult(StrEnum):
+    """What became of an order; `result` in cron_leader_command. NULL: no leader has read it."""
+
+    STEPPING_DOWN = "stepping down"
+    NOT_LEADING = "not leading any more"
+    NOT_UNDERSTOOD = "args not understood"
+
+
+@value
+class Order:
+    """A step-down that nobody has answered yet.
+
+    fence: the term it is aimed at, None if its args could not be read. for_ns: how long the node
+    is to stay out of line afterwards.
+    """
+
+    command_id: str
+    fence: int | None
+    for_ns: int = 0
+
+
 # ------------------------------------------------------------------ what the ledger answers
 
 
@@ -353,11 +383,13 @@ class Taken:
 class Applied:
     """The write committed. changed: False when the row had moved on (zero rows under the guard).
 
-    ledger_now: the database's clock, None where it is ours (SQLite).
+    ledger_now: the database's clock, None where it is ours (SQLite). orders: to a heartbeat, what
+    operators ask of the leader.
     """
 
     changed: bool = True
     ledger_now: datetime | None = None
+    orders: tuple[Order, ...] = ()
 
 
 @value

@@ -21,7 +21,17 @@ from cron_leader.core import messages as m
 from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom, Pool
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.messages import Effect, Event, Now
-from cron_leader.core.model import Applied, Candidate, DueRow, Job, Past, Refused, Taken, Term
+from cron_leader.core.model import (
+    Applied,
+    Candidate,
+    CommandResult,
+    DueRow,
+    Job,
+    Past,
+    Refused,
+    Taken,
+    Term,
+)
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.takeover import settle
 
@@ -138,7 +148,10 @@ class Node:
         self._ledger_down_ns: int | None = None
         self._silent_ns: int | None = None
         self._stop_ns: int | None = None
-        self._closing_term = False
+        self._drain_ns: int | None = None
+        self._orders: dict[str, m.StepDown] = {}
+        self._obeyed: m.StepDown | None = None
+        self._closing_as: EndReason | None = None
         self._exit: m.Exit | None = None
 
     # ------------------------------------------------------------------ the step
@@ -284,7 +297,7 @@ class Node:
                     assert isinstance(answer, Applied)
                     self._dispatch.on_put_back(run_id, changed=answer.changed, now=self._now)
             case m.TermClosed():
-                if self._closing_term:
+                if self._closing_as is not None:
                     self._leave()
             case _:
                 assert_never(event)
@@ -295,6 +308,10 @@ class Node:
         self._probing = False
         self._ledger_down_ns = None
         if self.phase is Phase.PROBING:
+            case m.StepDown():
+                self._on_order(event)
+            case m.OrderAnswered(_, command_id, answer):
+                self._on_order_answered(command_id, answer)
             self._join()
 
     def _on_ledger_failed(self, text: str, permanent: bool) -> None:
@@ -460,6 +477,41 @@ class Node:
         """End the term, or the candidacy: runs first, then the keys."""
         if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
             return
+    # ------------------------------------------------------------------ asked to step down
+
+    def _on_order(self, order: m.StepDown) -> None:
+        """It is answered under the fence, and obeyed once that is written: exactly once."""
+        if self.phase is not Phase.LEADING or order.command_id in self._orders:
+            return
+        assert self.term is not None
+        self._orders[order.command_id] = order
+        match order.fence:
+            case self.term.fence:
+                result = CommandResult.STEPPING_DOWN
+            case None:
+                result = CommandResult.NOT_UNDERSTOOD
+            case _:
+                result = CommandResult.NOT_LEADING
+        self._do(m.AnswerOrder(self.term, order.command_id, result))
+
+    def _on_order_answered(self, command_id: str, answer: Applied | Refused) -> None:
+        if not self._held(answer):
+            return
+        assert isinstance(answer, Applied)
+        order = self._orders.get(command_id)
+        if order is not None and answer.changed and order.fence == self._fence():
+            self._obeyed = self._obeyed or order
+            self._wind_down()
+
+    def _wind_down(self) -> None:
+        """From now on no run starts in this term; those in flight are drained."""
+        self.gate = replace(self.gate, stopping=True)
+        if self._drain_ns is None:
+            self._drain_ns = self._now.boot_ns
+
+    def _away_ns(self) -> int:
+        return 0 if self._obeyed is None else self._obeyed.for_ns
+
         if self._in_term():
             self._close_gate(_SHUT_BY.get(reason))
             self._emit("term.ended", reason=reason, fence=self._fence(), error=error)
@@ -469,7 +521,7 @@ class Node:
             self._do(m.CloseTerm(self.term, reason))
         self._dispatch.end()
         self._close_by_ns = self._now.boot_ns + self._limits.margin_ns // 2
-        self._retry_ns = self._now.boot_ns
+        self._retry_ns = self._now.boot_ns + self._away_ns()
         if reason is EndReason.HISTORY:
             self._retry_ns += LOOK_AGAIN_NS
         self.phase = Phase.CLOSING
@@ -477,14 +529,20 @@ class Node:
 
     def _forget_term(self) -> None:
         self.term = self._candidate = self._elected_at = self._doubt = None
-        self._silent_ns = None
-        self._closing_term = self._beating = False
+        self._silent_ns = self._obeyed = self._closing_as = None
+        self._beating = False
+        self._orders = {}
+        if self._stop_ns is None:
+            self._drain_ns = None
         self.gate = Gate(stopping=self._stop_ns is not None)
 
     def _leave(self) -> None:
         assert self._nonce is not None
         if self.term is not None:
-            self._emit("term.ended", reason=EndReason.STOPPING, fence=self.term.fence)
+            command = None if self._obeyed is None else self._obeyed.command_id
+            self._emit(
+                "term.ended", reason=self._closing_as, fence=self.term.fence, command=command
+            )
             self._dispatch.end()
         self._forget_term()
         self.phase = Phase.LEAVING
@@ -498,6 +556,7 @@ class Node:
 
     def _on_stop(self, signal: int) -> None:
         if self._stop_ns is not None:
+            self._retry_ns = self._now.boot_ns + self._away_ns()
             self._dispatch.kill_all(Doom.SHUTDOWN)
             self._exit = m.Exit(FORCED_EXIT + signal, "second signal")
             self._finish()
@@ -507,7 +566,7 @@ class Node:
     def _begin_stop(self) -> None:
         self._emit("node.stopping")
         self._stop_ns = self._now.boot_ns
-        self.gate = replace(self.gate, stopping=True)
+        self._wind_down()
         match self.phase:
             case Phase.PROBING:
                 self.phase = Phase.OUT
@@ -539,6 +598,7 @@ class Node:
     def _proceed(self) -> None:
         """Everything that is due at this instant, phase after phase until none follows."""
         before = None
+        self._wind_down()
         while self.phase is not before:
             before = self.phase
             self._proceed_in(before)
@@ -598,25 +658,26 @@ class Node:
         if self._open():
             self._dispatch.plan(self._now)
         self._beat()
-        if self._stop_ns is not None:
+        if self._drain_ns is not None:
             self._drain()
             self._close_term()
 
     def _close_term(self) -> None:
-        if self._dispatch.flights or self._closing_term:
+        if self._dispatch.flights or self._closing_as is not None:
             return
         assert self.term is not None
-        self._closing_term = True
-        self._do(m.CloseTerm(self.term, EndReason.STOPPING))
+        stopping = self._stop_ns is not None
+        self._closing_as = EndReason.STOPPING if stopping else EndReason.RESIGNED
+        self._do(m.CloseTerm(self.term, self._closing_as))
 
     def _proceed_closing(self) -> None:
         if not self._dispatch.doomed or self._due(self._close_by_ns):
             self._leave()
 
     def _drain(self) -> None:
-        assert self._stop_ns is not None
+        assert self._drain_ns is not None
         drain_s = self._limits.drain_s
-        self._dispatch.drain(self._now, since_ns=self._stop_ns, drain_s=drain_s)
+        self._dispatch.drain(self._now, since_ns=self._drain_ns, drain_s=drain_s)
 
     def _beat(self) -> None:
         if self._due(self._beat_ns) and not self._beating:
@@ -702,9 +763,9 @@ class Node:
         ]
 
     def _drain_alarm(self) -> int | None:
-        if self._stop_ns is None:
+        if self._drain_ns is None:
             return None
-        return self._dispatch.drain_alarm(since_ns=self._stop_ns, drain_s=self._limits.drain_s)
+        return self._dispatch.drain_alarm(since_ns=self._drain_ns, drain_s=self._limits.drain_s)
 
 
 _LedgerAnswer = (
@@ -714,6 +775,8 @@ _LedgerAnswer = (
     | m.Settled
     | m.BatchAnswered
     | m.HeartbeatAnswered
+    | m.StepDown
+    | m.OrderAnswered
     | m.PutBackAnswered
     | m.TermClosed
 )

@@ -15,6 +15,7 @@ from cron_leader.core.model import (
     Applied,
     Batch,
     Candidate,
+    CommandResult,
     DueRow,
     Finish,
     LedgerId,
@@ -58,9 +59,13 @@ class Ledger(Protocol):
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused: ...
 
-    async def heartbeat(
-        self, term: Term, planned_to: datetime, now: datetime
-    ) -> Applied | Refused: ...
+    async def heartbeat(self, term: Term, planned_to: datetime, now: datetime) -> Applied | Refused:
+        """The term lives; the answer brings the orders to its election that nobody answered."""
+
+    async def answer_order(
+        self, term: Term, command_id: str, result: CommandResult, now: datetime
+    ) -> Applied | Refused:
+        """Answer an operator's order, once; unchanged: it was another's to answer, or is gone."""
 
     async def finish(self, term: Term, finish: Finish) -> Applied | Refused: ...
 

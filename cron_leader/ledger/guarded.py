@@ -11,6 +11,7 @@ from cron_leader.core.model import (
     Applied,
     Batch,
     Candidate,
+    CommandResult,
     DueRow,
     Finish,
     JobRecord,
@@ -43,6 +44,11 @@ class GuardedLedger(ABC):
 
     async def heartbeat(self, term: Term, planned_to: datetime, now: datetime) -> Applied | Refused:
         return await self.write(writes.heartbeat(term, planned_to, now))
+
+    async def answer_order(
+        self, term: Term, command_id: str, result: CommandResult, now: datetime
+    ) -> Applied | Refused:
+        return await self.write(writes.answer_order(term, command_id, result, now))
 
     async def finish(self, term: Term, finish: Finish) -> Applied | Refused:
         return await self.write(writes.finish(term, finish))

@@ -51,9 +51,14 @@ UPDATE cron_leader_term SET heartbeat_at = :now,
     planned_to = CASE WHEN planned_to < :planned_to THEN :planned_to ELSE planned_to END
 WHERE election = :election AND fence = :fence AND nonce = :nonce
 
--- name: term_stands
-SELECT fence FROM cron_leader_term
-WHERE election = :election AND fence = :fence AND nonce = :nonce
+-- name: term_and_orders
+-- What operators ask of the leader comes with its heartbeat, in the same round trip.
+SELECT t.fence, c.id, c.args FROM cron_leader_term AS t
+LEFT JOIN cron_leader_command AS c
+    ON c.target = t.election AND c.kind = :kind AND c.done_by_fence IS NULL
+WHERE t.election = :election AND t.fence = :fence AND t.nonce = :nonce
+ORDER BY c.at, c.id
+LIMIT 100
 
 -- name: plan_to
 UPDATE cron_leader_term SET planned_to = :planned_to
@@ -69,6 +74,23 @@ WHERE election = :election AND fence = :fence AND ended_at = :now AND reason = :
 
 -- name: planned_to
 SELECT max(planned_to) AS planned_to FROM cron_leader_term WHERE election = :election
+
+-- ------------------------------------------------------------------ operators' orders
+
+-- name: put_command
+-- Unfenced, from any host that reaches the ledger. A resend changes nothing.
+INSERT INTO cron_leader_command (id, kind, target, args, who, why, at)
+VALUES (:id, :kind, :target, :args, :who, :why, :at)
+ON CONFLICT DO NOTHING
+
+-- name: answer_order
+UPDATE cron_leader_command SET done_by_fence = :fence, result = :result
+WHERE id = :command_id AND target = :election AND done_by_fence IS NULL
+
+-- name: order_answered
+-- Ours is written: now, or by an earlier copy of this very statement.
+SELECT id FROM cron_leader_command
+WHERE id = :command_id AND done_by_fence = :fence AND result = :result
 
 -- ------------------------------------------------------------------ jobs
 

@@ -1,4 +1,5 @@
-"""Reads of the ledger for people and checks: `status`, `history`, verdicts; and the rebase.
+"""Reads of the ledger for people and checks: `status`, `history`, verdicts; and what operators
+write: the rebase, and commands to the leader.
 
 A `Reader` is synchronous and has a connection of its own. Rows come newest first, except where a
 method says otherwise; times are aware UTC datetimes. Nothing here is under the fence.
@@ -117,10 +118,25 @@ class RefusalRow:
     outcome: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """cron_leader_command, the audit log. args: JSON. result None: no leader has answered it."""
+
+    id: str
+    kind: str
+    target: str
+    args: str
+    who: str
+    why: str | None
+    at: datetime
+    done_by_fence: int | None = None
+    result: str | None = None
+
+
 BUSY_S = 3.0
 """How long a read waits for a lock on SQLite; in WAL it hardly ever meets one."""
 
-R = TypeVar("R", FenceRow, TermRow, JobRow, SlotRow, GapRow, AttemptRow, RefusalRow)
+R = TypeVar("R", FenceRow, TermRow, JobRow, SlotRow, GapRow, AttemptRow, RefusalRow, CommandRow)
 
 
 class Database(Protocol):
@@ -194,6 +210,17 @@ class Reader:
     ) -> tuple[RefusalRow, ...]:
         where = {"election": election}
         return self._select(RefusalRow, "cron_leader_refusal", where, order="at DESC", limit=limit)
+
+    def commands(
+        self, target: str | None = None, *, id: str | None = None, limit: int | None = None
+    ) -> tuple[CommandRow, ...]:
+        where = {"target": target, "id": id}
+        return self._select(CommandRow, "cron_leader_command", where, order="at DESC", limit=limit)
+
+    def order(self, command: CommandRow) -> None:
+        """Put a command to whoever leads its target; sent again, it is still one."""
+        fields = ("id", "kind", "target", "args", "who", "why", "at")
+        self._named("put_command", {name: getattr(command, name) for name in fields})
 
     def rebase(self, election: str) -> FenceRow | None:
         """After etcd was restored or rebuilt: the next fence counts on from the one that stands.

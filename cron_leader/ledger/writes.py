@@ -7,6 +7,7 @@ late: no step counts the rows it changed; each write reads what stands there in 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,10 +18,13 @@ from cron_leader.core.model import (
     Applied,
     Batch,
     Claim,
+    CommandKind,
+    CommandResult,
     DueRow,
     Entry,
     Finish,
     Gap,
+    Order,
     Origin,
     PutBack,
     Settlement,
@@ -41,6 +45,9 @@ WRITE_S = 5.0
 
 SETTLE_S = 60.0
 """The same for a takeover: it may write a hundred thousand rows."""
+
+LONGEST_AWAY_S = 30 * 86_400.0
+"""A step-down for longer than that is a misunderstanding."""
 
 TAKEOVERS = 2
 """How many times one at-least-once slot is taken over before it is left `abandoned`."""
@@ -221,10 +228,41 @@ def _run_write(
 
 
 def heartbeat(term: Term, planned_to: datetime, now: datetime) -> Write[Applied]:
-    """The term lives, and has planned up to here."""
-    params = _of_term(term, now=now) | {"planned_to": planned_to}
-    names = ("heartbeat", "term_stands")
-    return Write("heartbeat", term, now, tuple(Step(n, params) for n in names), _applied)
+    """The term lives, and has planned up to here; the answer brings the orders that wait."""
+    params = _of_term(term, now=now) | {
+        "planned_to": planned_to,
+        "kind": CommandKind.STEP_DOWN.value,
+    }
+    names = ("heartbeat", "term_and_orders")
+    return Write("heartbeat", term, now, tuple(Step(n, params) for n in names), _beaten)
+
+
+def _beaten(rows: Rows, ledger_now: datetime | None) -> Applied:
+    """One row per order, and one without an order if there is none; no row: no such term."""
+    orders = tuple(_order(row["id"], row["args"]) for row in rows if row["id"] is not None)
+    return Applied(changed=bool(rows), ledger_now=ledger_now, orders=orders)
+
+
+def _order(command_id: str, args: str) -> Order:
+    """Whatever an operator's own hand may have written there must not stop the heartbeat."""
+    try:
+        match json.loads(args):
+            case {"fence": int(fence), "for_s": int() | float() as for_s} if (
+                0 <= for_s <= LONGEST_AWAY_S
+            ):
+                return Order(command_id, fence, int(for_s * 1e9))
+    except (ValueError, RecursionError):
+        pass
+    return Order(command_id, None)
+
+
+def answer_order(
+    term: Term, command_id: str, result: CommandResult, now: datetime
+) -> Write[Applied]:
+    """What became of an operator's order."""
+    params = _of_term(term, now=now) | {"command_id": command_id, "result": result.value}
+    names = ("answer_order", "order_answered")
+    return Write("command", term, now, tuple(Step(n, params) for n in names), _applied)
 
 
 def close_term(term: Term, reason: str, now: datetime) -> Write[Applied]:

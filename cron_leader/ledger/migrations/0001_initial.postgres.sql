@@ -104,6 +104,8 @@ CREATE TABLE cron_leader_command (
     done_by_fence bigint,
     result        text
 );
+CREATE INDEX cron_leader_command_unanswered ON cron_leader_command (target)
+    WHERE done_by_fence IS NULL;
 
 CREATE TABLE cron_leader_refusal (
     at       timestamptz NOT NULL,

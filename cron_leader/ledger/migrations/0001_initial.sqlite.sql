@@ -107,6 +107,8 @@ CREATE TABLE cron_leader_command (
     done_by_fence integer,
     result        text
 );
+CREATE INDEX cron_leader_command_unanswered ON cron_leader_command (target)
+    WHERE done_by_fence IS NULL;
 
 CREATE TABLE cron_leader_refusal (
     at       text    NOT NULL,
