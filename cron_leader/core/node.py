@@ -296,6 +296,10 @@ class Node:
                 if self._held(answer):
                     assert isinstance(answer, Applied)
                     self._dispatch.on_put_back(run_id, changed=answer.changed, now=self._now)
+            case m.StepDown():
+                self._on_order(event)
+            case m.OrderAnswered(_, command_id, answer):
+                self._on_order_answered(command_id, answer)
             case m.TermClosed():
                 if self._closing_as is not None:
                     self._leave()
@@ -308,10 +312,6 @@ class Node:
         self._probing = False
         self._ledger_down_ns = None
         if self.phase is Phase.PROBING:
-            case m.StepDown():
-                self._on_order(event)
-            case m.OrderAnswered(_, command_id, answer):
-                self._on_order_answered(command_id, answer)
             self._join()
 
     def _on_ledger_failed(self, text: str, permanent: bool) -> None:
@@ -465,18 +465,6 @@ class Node:
         if nonce == self._nonce:
             self._end(EndReason.REFUSED)
 
-    def _on_supervisor_silent(self) -> None:
-        if self._in_term() and self._silent_ns is None:
-            self._silent_ns = self._now.boot_ns
-            self.gate = replace(self.gate, unsupervised=True)
-            self._do(m.AskSupervisor())
-
-    # ------------------------------------------------------------------ the term ends
-
-    def _end(self, reason: EndReason, *, error: str | None = None) -> None:
-        """End the term, or the candidacy: runs first, then the keys."""
-        if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
-            return
     # ------------------------------------------------------------------ asked to step down
 
     def _on_order(self, order: m.StepDown) -> None:
@@ -512,6 +500,18 @@ class Node:
     def _away_ns(self) -> int:
         return 0 if self._obeyed is None else self._obeyed.for_ns
 
+    def _on_supervisor_silent(self) -> None:
+        if self._in_term() and self._silent_ns is None:
+            self._silent_ns = self._now.boot_ns
+            self.gate = replace(self.gate, unsupervised=True)
+            self._do(m.AskSupervisor())
+
+    # ------------------------------------------------------------------ the term ends
+
+    def _end(self, reason: EndReason, *, error: str | None = None) -> None:
+        """End the term, or the candidacy: runs first, then the keys."""
+        if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
+            return
         if self._in_term():
             self._close_gate(_SHUT_BY.get(reason))
             self._emit("term.ended", reason=reason, fence=self._fence(), error=error)
@@ -544,6 +544,7 @@ class Node:
                 "term.ended", reason=self._closing_as, fence=self.term.fence, command=command
             )
             self._dispatch.end()
+            self._retry_ns = self._now.boot_ns + self._away_ns()
         self._forget_term()
         self.phase = Phase.LEAVING
         self._do(m.Leave(self._nonce))
@@ -556,7 +557,6 @@ class Node:
 
     def _on_stop(self, signal: int) -> None:
         if self._stop_ns is not None:
-            self._retry_ns = self._now.boot_ns + self._away_ns()
             self._dispatch.kill_all(Doom.SHUTDOWN)
             self._exit = m.Exit(FORCED_EXIT + signal, "second signal")
             self._finish()
@@ -586,6 +586,7 @@ class Node:
     def _stop_with(self, code: int, text: str) -> None:
         self._exit = m.Exit(code, text)
         self._stop_ns = self._now.boot_ns
+        self._wind_down()
         self._nonce = None
         self._stay_out(0)
 
@@ -598,7 +599,6 @@ class Node:
     def _proceed(self) -> None:
         """Everything that is due at this instant, phase after phase until none follows."""
         before = None
-        self._wind_down()
         while self.phase is not before:
             before = self.phase
             self._proceed_in(before)
@@ -775,9 +775,9 @@ _LedgerAnswer = (
     | m.Settled
     | m.BatchAnswered
     | m.HeartbeatAnswered
+    | m.PutBackAnswered
     | m.StepDown
     | m.OrderAnswered
-    | m.PutBackAnswered
     | m.TermClosed
 )
 _Candidacy = (
