@@ -193,8 +193,20 @@ class Node:
             if abs(jump) > timedelta(microseconds=self._limits.margin_ns // 2000):
                 self._jumped(jump)
         self._offset = offset
-        if self._in_term() and now.boot_ns >= self.gate.deadline_ns:
+        if self._in_term() and self._due(self.gate.deadline_ns):
             self._end(EndReason.DEADLINE)
+        elif self.phase in (Phase.SETTLING, Phase.LEADING):
+            self._look_at_patience()
+
+    def _look_at_patience(self) -> None:
+        """A term without its ledger, or its supervisor, lasts one TTL."""
+        for since_ns, reason in (
+            (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
+            (self._silent_ns, EndReason.SUPERVISOR_GONE),
+        ):
+            if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
+                self._end(reason)
+                return
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
@@ -612,7 +624,7 @@ class Node:
             case Phase.RAISING:
                 self._proceed_raising()
             case Phase.SETTLING:
-                self._proceed_term()
+                self._verify()
             case Phase.LEADING:
                 self._proceed_leading()
             case Phase.CLOSING:
@@ -640,21 +652,8 @@ class Node:
         if self._due(self._raise_by_ns):
             self._end(EndReason.RAISE_FAILED)
 
-    def _proceed_term(self) -> bool:
-        """What holds between raise and end; False if it ended the term."""
-        self._verify()
-        for since_ns, reason in (
-            (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
-            (self._silent_ns, EndReason.SUPERVISOR_GONE),
-        ):
-            if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
-                self._end(reason)
-                return False
-        return True
-
     def _proceed_leading(self) -> None:
-        if not self._proceed_term():
-            return
+        self._verify()
         if self._open():
             self._dispatch.plan(self._now)
         self._beat()

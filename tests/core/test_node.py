@@ -389,6 +389,19 @@ def test_a_leader_without_its_ledger_for_a_ttl_resigns() -> None:
     assert not d.all(m.CloseTerm)
 
 
+def test_a_term_that_ends_by_time_says_no_go_in_the_same_step() -> None:
+    d = Driver([job(on_lost_leadership=OnLostLeadership.FINISH)]).lead()
+    d.step(m.LedgerFailed("down"))
+    d.after(1)
+    d.grant(d.asked(m.Take))
+    run = d.asked(m.Prepare).run
+    d.after(5)
+    d.renew()
+    d.after(4, m.Prepared(run.run_id))
+    assert d.told("term.ended")["reason"] == EndReason.LEDGER_UNREACHABLE
+    assert not d.all(m.Go)
+
+
 def test_a_ledger_that_comes_back_in_time_keeps_the_term() -> None:
     d = Driver().lead()
     d.step(m.LedgerFailed("down"))
