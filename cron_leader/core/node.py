@@ -555,6 +555,7 @@ class Node:
             self._emit(
                 "term.ended", reason=self._closing_as, fence=self.term.fence, command=command
             )
+            self._do(m.Abandon(self._nonce))
             self._dispatch.end()
             self._retry_ns = self._now.boot_ns + self._away_ns()
         self._forget_term()

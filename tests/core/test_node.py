@@ -577,6 +577,7 @@ def test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_ex
     assert not d.all(m.CloseTerm)  # asked for once
     d.step(m.TermClosed(d.nonce, None))
     assert d.told("term.ended")["reason"] == EndReason.STOPPING
+    assert d.asked(m.Abandon).nonce == d.nonce  # a heartbeat may be on its way
     d.asked(m.Leave)
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
