@@ -21,6 +21,7 @@ from cron_leader.config import Config, check_margin
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import Pool
 from cron_leader.core.gate import CloseReason, Gate
+from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Effect, Event, Now
 from cron_leader.core.node import Limits, Node, Phase
 from cron_leader.errors import (
@@ -81,6 +82,7 @@ class Daemon:
         self._told_deadline_ns = 0
         self._stepped_ns = clock.boot_ns()
         self._boot_timer: asyncio.TimerHandle | None = None
+        self._lag = Lag(config.lease.ttl_ns)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -230,8 +232,9 @@ class Daemon:
         self.post(m.Woke())
 
     def _step(self, event: Event) -> None:
-        self._stepped_ns = self._clock.boot_ns()
-        for effect in self._node.step(event, Now(self._stepped_ns, self._clock.wall())):
+        before_ns, self._stepped_ns = self._stepped_ns, self._clock.boot_ns()
+        now = Now(self._stepped_ns, self._clock.wall(), self._stepped_ns - before_ns)
+        for effect in self._node.step(event, now):
             self._perform(effect)
         self._runners.lead(self._node.gate.settled)
         self._tell_deadline()
@@ -245,7 +248,16 @@ class Daemon:
         in_ns = longest_ns if at_ns is None else min(at_ns - self._clock.boot_ns(), longest_ns)
         if self._boot_timer is not None:
             self._boot_timer.cancel()
-        self._boot_timer = self._loop.call_later(max(in_ns, 0) / NS, self._wake)
+        due_ns = self._clock.boot_ns() + max(in_ns, 0)
+        self._boot_timer = self._loop.call_later(max(in_ns, 0) / NS, self._wake_late, due_ns)
+
+    def _wake_late(self, due_ns: int) -> None:
+        """The boot timer's: how late it is says how late everything in this loop is."""
+        lag_ns = self._clock.boot_ns() - due_ns
+        if self._lag.see(lag_ns):
+            ttl_ms = self._config.lease.ttl_ns // 1_000_000
+            self._emit("loop.lagged", lag_ms=lag_ns // 1_000_000, ttl_ms=ttl_ms)
+        self._wake()
 
     def _tell_deadline(self) -> None:
         deadline_ns = self._node.gate.deadline_ns

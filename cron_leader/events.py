@@ -22,7 +22,7 @@ VOCABULARY = frozenset(
         "ledger.refused", "ledger.uncertain", "ledger.unreachable", "ledger.back",
         "etcd.unreachable", "etcd.back",
         "config.loaded", "config.drifted",
-        "clock.stepped",
+        "clock.stepped", "clock.skewed", "loop.lagged",
         "supervisor.killed", "supervisor.revoked",
     }
 )  # fmt: skip

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from cron_leader.clock import Clock
 from cron_leader.core import messages as m
 from cron_leader.core.messages import Effect, Event
-from cron_leader.core.model import Applied
+from cron_leader.core.model import Applied, Refused
 from cron_leader.errors import LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 RESEND_S = (0.05, 1.0)
 """First and longest pause between two sends of one request."""
+
+COMPARABLE_S = 0.5
+"""A ledger's answer that took longer tells too little of the time it was given at."""
 
 
 class Scribe:
@@ -98,13 +102,31 @@ class Scribe:
     async def _probe(self) -> None:
         try:
             await self._ledger.identity()
+            reached = await self._compare()
         except (LedgerUncertain, LedgerUnusable) as error:
             self._failed(error)
             permanent = isinstance(error, LedgerUnusable) and error.permanent
             self._post(m.LedgerFailed(str(error), permanent))
             return
         self._reached()
-        self._post(m.LedgerReached())
+        self._post(reached)
+
+    async def _compare(self) -> m.LedgerReached:
+        """Our wall clock with the ledger's, where that is another one."""
+        sent, sent_ns = self._clock.wall(), self._clock.boot_ns()
+        theirs = await self._ledger.clock()
+        asked = self._halfway(sent, sent_ns)
+        if theirs is None or asked is None:
+            return m.LedgerReached()
+        return m.LedgerReached(asked - theirs, sent_ns)
+
+    def _halfway(self, sent: datetime, sent_ns: int) -> datetime | None:
+        """The middle of a round trip that ends now, by the wall clock of its start, which may have
+        been set since; None if it took too long to tell."""
+        took_ns = self._clock.boot_ns() - sent_ns
+        if took_ns > COMPARABLE_S * 1e9:
+            return None
+        return sent + timedelta(microseconds=took_ns // 2000)
 
     async def _raise(self, effect: m.Raise, ended: asyncio.Event | None) -> None:
         candidate, now = effect.candidate, self._clock.wall()
@@ -117,13 +139,18 @@ class Scribe:
             self._post(m.Raised(candidate.nonce, answer))
 
     async def _heartbeat(self, effect: m.Heartbeat, ended: asyncio.Event | None) -> None:
-        term, sent = effect.term, self._clock.wall()
-        answer = await self._insist(
-            ended, lambda: self._ledger.heartbeat(term, effect.planned_to, sent)
-        )
+        term, now = effect.term, self._clock.wall()
+        sent = (now, self._clock.boot_ns())
+
+        async def send() -> Applied | Refused:
+            nonlocal sent
+            sent = (self._clock.wall(), self._clock.boot_ns())
+            return await self._ledger.heartbeat(term, effect.planned_to, now)
+
+        answer = await self._insist(ended, send)
         if answer is not None:
-            asked = sent + (self._clock.wall() - sent) / 2
-            self._post(m.HeartbeatAnswered(term.nonce, answer, asked))
+            asked = self._halfway(*sent)
+            self._post(m.HeartbeatAnswered(term.nonce, answer, asked, sent[1]))
             for order in answer.orders if isinstance(answer, Applied) else ():
                 self._post(m.StepDown(term.nonce, order.command_id, order.fence, order.for_ns))
 

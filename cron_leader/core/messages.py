@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cron_leader.core.model import (
     Applied,
@@ -31,10 +31,12 @@ from cron_leader.core.value import value
 
 @value
 class Now:
-    """The instant of a step on both clocks."""
+    """The instant of a step on both clocks. stood_ns: how long before it no step was made, as the
+    daemon counts; it makes one several times a TTL, unless it is stuck or frozen."""
 
     boot_ns: int
     wall: datetime
+    stood_ns: int = 0
 
 
 # ------------------------------------------------------------------ events: time and signals
@@ -155,7 +157,14 @@ class Left:
 
 @value
 class LedgerReached:
-    """A probe answered: it is our ledger."""
+    """A probe answered: it is our ledger.
+
+    ahead: our wall clock less the ledger's, None where it has no other; sent_ns: boot clock when it
+    was asked.
+    """
+
+    ahead: timedelta | None = None
+    sent_ns: int = 0
 
 
 @value
@@ -204,11 +213,13 @@ class BatchAnswered:
 
 @value
 class HeartbeatAnswered:
-    """asked: wall clock halfway through the round trip, to compare with the ledger's clock."""
+    """asked: wall clock halfway through the round trip, to compare with the ledger's clock, None
+    if that took too long to tell; sent_ns: boot clock when it was sent."""
 
     nonce: str
     answer: Applied | Refused
-    asked: datetime
+    asked: datetime | None
+    sent_ns: int = 0
 
 
 @value

@@ -33,6 +33,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.core.schedule import EPOCH
+from cron_leader.core.skew import Skew
 from cron_leader.core.takeover import settle
 
 HEARTBEAT_NS = SECOND_NS
@@ -71,6 +72,7 @@ class EndReason(StrEnum):
     LEDGER_UNREACHABLE = "ledger_unreachable"
     RAISE_FAILED = "raise_failed"
     WRONG_LEDGER = "wrong_ledger"
+    STUCK = "stuck"
     SUPERVISOR_GONE = "supervisor_gone"
     HISTORY = "history"
 
@@ -82,6 +84,7 @@ _SHUT_BY: Mapping[EndReason, CloseReason] = {
     EndReason.KEY_DELETED: CloseReason.WATCH,
     EndReason.KEY_OVERWRITTEN: CloseReason.WATCH,
     EndReason.DEADLINE: CloseReason.DEADLINE,
+    EndReason.STUCK: CloseReason.DEADLINE,
     EndReason.REFUSED: CloseReason.NOT_RAISED,
     EndReason.LEDGER_UNREACHABLE: CloseReason.NOT_SETTLED,
     EndReason.SUPERVISOR_GONE: CloseReason.SUPERVISOR,
@@ -131,6 +134,7 @@ class Node:
         self._elected_at: datetime | None = None
         self._now = Now(0, datetime.min.replace(tzinfo=UTC))
         self._offset: timedelta | None = None
+        self._skew = Skew(timedelta(seconds=limits.max_clock_skew_s))
         self._was_open = False
         self._joined_once = False
         self._told_failure: str | None = None
@@ -194,7 +198,8 @@ class Node:
                 self._jumped(jump)
         self._offset = offset
         if self._in_term() and self._due(self.gate.deadline_ns):
-            self._end(EndReason.DEADLINE)
+            stuck = now.stood_ns >= self._limits.ttl_ns // 2
+            self._end(EndReason.STUCK if stuck else EndReason.DEADLINE)
         elif self.phase in (Phase.SETTLING, Phase.LEADING):
             self._look_at_patience()
 
@@ -212,6 +217,19 @@ class Node:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
         self.gate = replace(self.gate, jumped_ns=self._now.boot_ns)
         self._verify_ns = self._now.boot_ns
+        self._skew.jumped(by, self._now.boot_ns)
+        self._look_at_skew()
+
+    def _measured(self, ahead: timedelta | None, sent_ns: int) -> None:
+        if ahead is not None:
+            self._skew.measured(ahead, sent_ns)
+            self._look_at_skew()
+
+    def _look_at_skew(self) -> None:
+        """Shut the gate while the ledger's clock is another one; tell it once per change."""
+        self.gate = replace(self.gate, skewed=self._skew.too_much)
+        if (skew_ms := self._skew.news()) is not None:
+            self._emit("clock.skewed", skew_ms=skew_ms)
 
     def _in_term(self) -> bool:
         return self.phase in (Phase.RAISING, Phase.SETTLING, Phase.LEADING)
@@ -231,7 +249,8 @@ class Node:
             case m.SupervisorAnswered():
                 self._silent_ns = None
                 self.gate = replace(self.gate, unsupervised=False)
-            case m.LedgerReached():
+            case m.LedgerReached(ahead, sent_ns):
+                self._measured(ahead, sent_ns)
                 self._on_ledger_reached()
             case m.LedgerFailed(text, permanent):
                 self._on_ledger_failed(text, permanent)
@@ -302,8 +321,8 @@ class Node:
                 if self._held(answer):
                     assert isinstance(answer, Taken)
                     self._dispatch.on_batch(batch, answer, self._now, gate_open=self._open())
-            case m.HeartbeatAnswered(_, answer, asked):
-                self._on_heartbeat(answer, asked)
+            case m.HeartbeatAnswered(_, answer, asked, sent_ns):
+                self._on_heartbeat(answer, asked, sent_ns)
             case m.PutBackAnswered(_, run_id, answer):
                 if self._held(answer):
                     assert isinstance(answer, Applied)
@@ -341,7 +360,7 @@ class Node:
     def _join(self) -> None:
         self._nonce = self._draw()
         self._lease = (int(self._draw()[:16], 16) >> 1) | 1
-        self.gate = Gate(stopping=self._stop_ns is not None)
+        self.gate = Gate(stopping=self._stop_ns is not None, skewed=self._skew.too_much)
         self.phase = Phase.JOINING
         self._probe_ns = self._now.boot_ns + self._limits.ttl_ns // 2
         self._do(m.Join(self._nonce, self._lease))
@@ -452,14 +471,15 @@ class Node:
 
     # ------------------------------------------------------------------ leading
 
-    def _on_heartbeat(self, answer: Applied | Refused, asked: datetime) -> None:
+    def _on_heartbeat(
+        self, answer: Applied | Refused, asked: datetime | None, sent_ns: int
+    ) -> None:
         self._beating = False
         if not self._held(answer):
             return
         assert isinstance(answer, Applied)
-        if answer.ledger_now is not None:
-            skew = abs((answer.ledger_now - asked).total_seconds())
-            self.gate = replace(self.gate, skewed=skew > self._limits.max_clock_skew_s)
+        if answer.ledger_now is not None and asked is not None:
+            self._measured(asked - answer.ledger_now, sent_ns)
 
     def _held(self, answer: object) -> bool:
         """Whether the write was made under our fence; if it was refused, the term is over."""
@@ -546,7 +566,7 @@ class Node:
         self._orders = {}
         if self._stop_ns is None:
             self._drain_ns = None
-        self.gate = Gate(stopping=self._stop_ns is not None)
+        self.gate = Gate(stopping=self._stop_ns is not None, skewed=self._skew.too_much)
 
     def _leave(self) -> None:
         assert self._nonce is not None

@@ -46,6 +46,9 @@ class Ledger(Protocol):
     async def identity(self) -> LedgerId:
         """The cheap probe: one read."""
 
+    async def clock(self) -> datetime | None:
+        """The database's clock, one read; None where it is ours (SQLite)."""
+
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
     ) -> int | Refused:

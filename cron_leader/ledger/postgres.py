@@ -120,6 +120,11 @@ class PostgresLedger(GuardedLedger):
         async with self._sessions.session(READ_S) as connection:
             return await _identity(connection)
 
+    async def clock(self) -> datetime | None:
+        async with self._sessions.session(READ_S) as connection:
+            rows = await _execute(connection, "SELECT clock_timestamp() AS ledger_now", {})
+        return to_time(rows[0]["ledger_now"])
+
     async def close(self) -> None:
         await self._sessions.close()
 

@@ -116,6 +116,9 @@ class SqliteLedger(GuardedLedger):
     async def identity(self) -> LedgerId:
         return await self._call(_identity, Patience(WRITE_S))
 
+    async def clock(self) -> datetime | None:
+        return None
+
     async def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -8,6 +8,8 @@ import pytest
 
 from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
+from cron_leader.core.lag import Lag
+from cron_leader.core.messages import Now
 from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused
 from cron_leader.core.node import EndReason, Phase
 from tests.core.driver import MARGIN, T0, TTL, Driver, S, job, patient, result
@@ -469,6 +471,88 @@ def test_a_jump_outside_any_candidacy_is_nobodys_business() -> None:
     d.wall += timedelta(hours=1)
     d.step()
     assert d.quiet("clock.stepped")
+
+
+def test_skew_known_before_the_election_keeps_the_gate_shut_from_the_start() -> None:
+    d = Driver()
+    d.step()
+    d.step(m.LedgerReached(timedelta(seconds=-6), d.boot_ns))
+    assert d.told("clock.skewed") == {"skew_ms": -6000}
+    d.nonce = d.asked(m.Join).nonce
+    d.renew()
+    d.step(m.WatchOpened(d.nonce))
+    d.step(m.Elected(d.nonce, 7, 99))
+    d.step(m.Raised(d.nonce, 7))
+    d.step(m.PastRead(d.nonce, Past(None, {})))
+    d.step(m.Settled(d.nonce, ()))
+    assert d.quiet("gate.opened")
+    assert d.node.closed(d.boot_ns) is CloseReason.CLOCK_SKEW
+
+
+def test_skew_is_told_from_a_second_on_once_per_change_and_shuts_nothing_yet() -> None:
+    d = Driver([job(every_s=3600)]).lead()
+    told = []
+    for ahead_s in (0.9, 1.2, 1.4, 0.8, 0.4, -2, -6, -3, 0):
+        d.after(0.1)
+        ledger_now = d.wall - timedelta(seconds=ahead_s)
+        d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=ledger_now), d.wall, d.boot_ns))
+        told += [e.fields["skew_ms"] for e in d.all(m.Emit) if e.event == "clock.skewed"]
+        assert (d.node.closed(d.boot_ns) is None) is (ahead_s != -6)
+    assert told == [1200, 400, -2000, -6000, -3000, 0]
+
+
+def test_a_jump_of_our_own_clock_is_skew_at_once_until_the_ledger_was_asked_anew() -> None:
+    d = Driver([job(every_s=3600)]).lead()
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=d.wall), d.wall, d.boot_ns))
+    d.after(0.1)
+    before, asked_ns = d.wall, d.boot_ns
+    d.after(0.1)
+    d.wall += timedelta(seconds=300)
+    d.step()
+    assert d.told("clock.skewed") == {"skew_ms": 300_000}
+    d.renew()
+    d.step(m.Verified(d.nonce, d.boot_ns))
+    assert d.node.closed(d.boot_ns) is CloseReason.CLOCK_SKEW
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=before), before, asked_ns))
+    assert d.node.closed(d.boot_ns) is CloseReason.CLOCK_SKEW  # asked by the clock as it was
+    d.after(0.1)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=d.wall), d.wall, d.boot_ns))
+    assert d.told("clock.skewed") == {"skew_ms": 0}
+    d.told("gate.opened")
+
+
+def test_an_answer_too_slow_to_compare_says_nothing_of_the_clocks() -> None:
+    d = Driver().lead()
+    ledger_now = d.wall - timedelta(hours=1)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(ledger_now=ledger_now), None, d.boot_ns))
+    assert d.quiet("clock.skewed")
+    assert d.node.closed(d.boot_ns) is None
+
+
+# ------------------------------------------------------------------ the loop
+
+
+def test_a_loop_that_stood_still_and_so_missed_its_deadline_was_stuck() -> None:
+    d = Driver().lead()
+    d.boot_ns += TTL
+    d.effects = d.node.step(m.Woke(), Now(d.boot_ns, d.wall, stood_ns=TTL // 2))
+    assert d.told("gate.closed")["reason"] == CloseReason.DEADLINE
+    assert d.told("term.ended")["reason"] == EndReason.STUCK
+    assert d.asked(m.CloseTerm).reason == "stuck"
+
+
+def test_a_loop_that_came_round_and_missed_its_deadline_was_not() -> None:
+    d = Driver().lead()
+    d.boot_ns += TTL
+    d.effects = d.node.step(m.Woke(), Now(d.boot_ns, d.wall, stood_ns=TTL // 2 - 1))
+    assert d.told("term.ended")["reason"] == EndReason.DEADLINE
+
+
+def test_lag_is_told_once_per_new_worst_that_the_ttl_does_not_bear() -> None:
+    lag = Lag(9 * S)
+    seen = (1, 3 * S, 2 * S, 3 * S + 1, 3 * S + 1, 3 * S, 4 * S)
+    assert [lag_ns for lag_ns in seen if lag.see(lag_ns)] == [3 * S + 1, 4 * S]
+    assert lag.worst_ns == 4 * S
 
 
 # ------------------------------------------------------------------ the supervisor
