@@ -11,7 +11,19 @@ import pytest
 
 from cron_leader.clock import SystemClock
 from cron_leader.core import messages as m
-from cron_leader.core.model import Applied, Batch, Candidate, Finish, Result, SlotKey, State, Term
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Candidate,
+    CommandResult,
+    Finish,
+    Order,
+    Refused,
+    Result,
+    SlotKey,
+    State,
+    Term,
+)
 from cron_leader.errors import LedgerUncertain, LedgerUnusable
 from cron_leader.scribe import Scribe
 from tests.etcd_kit import Emitted, Recorder
@@ -25,6 +37,7 @@ OF_A_TERM = (
     m.ReadPast(TERM),
     m.Take(TERM, Batch((), (), T0, T0)),
     m.Heartbeat(TERM, T0),
+    m.AnswerOrder(TERM, "order-1", CommandResult.STEPPING_DOWN),
     m.WriteFinish(TERM, FINISH, once=False),
 )
 
@@ -34,6 +47,7 @@ class Away:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error: Exception | None = error or LedgerUncertain("away")
+        self.answer: object = Applied()
         self.asked = 0
         self.news = asyncio.Event()
 
@@ -43,7 +57,7 @@ class Away:
             self.news.set()
             if self.error is not None:
                 raise self.error
-            return Applied()
+            return self.answer
 
         return ask
 
@@ -99,6 +113,26 @@ async def test_what_is_tried_once_is_tried_once_and_leaves_nothing_behind(
     answers = (m.FinishAnswered("nonce", "run", None), m.TermClosed("nonce", None))
     assert desk.reports.events[-1] in answers
     assert not desk.scribe._terms
+
+
+async def test_orders_read_with_a_heartbeat_follow_its_answer_as_events() -> None:
+    desk = Desk()
+    desk.ledger.error = None
+    desk.ledger.answer = Applied(orders=(Order("order-1", 7, 60), Order("order-2", None)))
+    await desk.scribe.perform(m.Heartbeat(TERM, T0))
+    beat, *orders = desk.reports.events
+    assert isinstance(beat, m.HeartbeatAnswered)
+    assert orders == [
+        m.StepDown("nonce", "order-1", 7, 60),
+        m.StepDown("nonce", "order-2", None, 0),
+    ]
+
+
+async def test_a_refused_answer_to_an_order_is_reported() -> None:
+    desk = Desk()
+    desk.ledger.error, desk.ledger.answer = None, Refused("command", 9)
+    await desk.scribe.perform(m.AnswerOrder(TERM, "order-1", CommandResult.NOT_LEADING))
+    assert desk.reports.events == [m.OrderAnswered("nonce", "order-1", Refused("command", 9))]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,7 +34,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.ledger import Ledger, open_ledger, postgres, sqlite
-from cron_leader.ledger.views import Reader, SlotRow, open_reader
+from cron_leader.ledger.views import CommandRow, Reader, SlotRow, open_reader
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ELECTION = "default/0"
@@ -79,6 +81,13 @@ def result(error: str | None = None, output: str | None = None) -> Result:
 def finish(claim: Claim, attempt: int = 1, state: State = State.SUCCEEDED, **kwargs: Any) -> Finish:
     kept = {"attempt_state": state, "reason": None, "result": result()} | kwargs
     return Finish(claim.slot, attempt, claim.run_id, state, **kept)
+
+
+def order(fence: object, for_s: object = 60, *, id: str = "order-1", **other: Any) -> CommandRow:
+    """A step-down aimed at a fence."""
+    args = json.dumps({"for_s": for_s, "fence": fence})
+    row = CommandRow(id, "step-down", ELECTION, args, "op@host", "disk swap", T0)
+    return replace(row, **other)
 
 
 def put_back(claim: Claim, attempt: int = 1) -> PutBack:
@@ -133,6 +142,12 @@ class Lab:
     def states(self) -> dict[SlotKey, str]:
         with open_reader(self.url) as reader:
             return {SlotKey(r.job, r.scheduled_for, r.command_id): r.state for r in reader.slots()}
+
+    def give(self, command: CommandRow) -> CommandRow:
+        """An operator's order, from any host."""
+        with open_reader(self.url) as reader:
+            reader.order(command)
+        return command
 
     def sql(self, text: str) -> None:
         """A change from outside."""

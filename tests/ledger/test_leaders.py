@@ -11,7 +11,16 @@ import psycopg
 import pytest
 
 from cron_leader import fencing
-from cron_leader.core.model import Claim, DueRow, Entry, Origin, Refused, State, Taken
+from cron_leader.core.model import (
+    Claim,
+    CommandResult,
+    DueRow,
+    Entry,
+    Origin,
+    Refused,
+    State,
+    Taken,
+)
 from cron_leader.errors import LedgerUnusable
 from cron_leader.ledger import postgres
 from tests.ledger.kit import (
@@ -24,6 +33,7 @@ from tests.ledger.kit import (
     at,
     dying_after,
     nothing,
+    order,
     settlement,
     slot,
     soon,
@@ -32,6 +42,7 @@ from tests.ledger.kit import (
 RUN = Claim(slot(), "run-1")
 WAITING = Claim(slot(5), "run-5", seen=0)
 PAST = settlement(entries=(Entry(slot(5), State.DUE),))
+ORDER = order(100)
 
 Send = Callable[[Leader], Awaitable[object]]
 WRITES: dict[str, Send] = {
@@ -39,6 +50,9 @@ WRITES: dict[str, Send] = {
     "finish": lambda old: old.finish(RUN),
     "put_back": lambda old: old.put_back(RUN),
     "heartbeat": lambda old: old.ledger.heartbeat(old.term, at(99), at(99)),
+    "command": lambda old: old.ledger.answer_order(
+        old.term, ORDER.id, CommandResult.STEPPING_DOWN, at(99)
+    ),
     "settle": lambda old: old.settle(settlement(entries=(Entry(slot(9), State.DUE),))),
     "close_term": lambda old: old.ledger.close_term(old.term, "late", at(99)),
 }
@@ -46,7 +60,10 @@ WRITES: dict[str, Send] = {
 
 def everything(lab: Lab) -> object:
     reader = lab.read()
-    return reader.slots(), reader.attempts(), reader.terms(), reader.gaps(), reader.jobs()
+    return (
+        *(reader.slots(), reader.attempts(), reader.terms(), reader.gaps(), reader.jobs()),
+        reader.commands(),
+    )
 
 
 # ------------------------------------------------------------------ after the raise
@@ -56,6 +73,7 @@ def everything(lab: Lab) -> object:
 async def test_no_write_of_an_older_term_commits_after_a_raise(lab: Lab, what: str) -> None:
     old = await lab.leader("a", PAST)
     await old.take(RUN)
+    lab.give(ORDER)
     new = await lab.leader("b")
     before = everything(lab)
     answer = await WRITES[what](old)
@@ -75,6 +93,7 @@ async def test_without_the_guard_the_same_write_commits(
     """The canary: it is the guard that refuses, nothing else."""
     old = await lab.leader("a", PAST)
     await old.take(RUN)
+    lab.give(ORDER)
     new = await lab.leader("b")
     before = everything(lab)
     monkeypatch.setattr(fencing, "SQLITE_GUARD", "SELECT :fence AS fence, :nonce AS nonce")
