@@ -15,6 +15,7 @@ from cron_leader.cli import (
     database,
     demo,
     fence,
+    handover,
     output,
     setup,
     state,
@@ -92,6 +93,7 @@ app.command()(setup.check)
 app.command(name="next")(times.next_times)
 app.command()(state.status)
 app.command()(state.history)
+app.command(name="step-down")(handover.step_down)
 app.add_typer(fence.app, name="fence")
 app.add_typer(database.app, name="db")
 app.command(name="import-crontab")(crontab.import_crontab)

@@ -49,7 +49,7 @@ def test_bad_usage_is_one_line_and_exit_2(cli: Cli) -> None:
 def test_help_lists_every_command(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
-    for name in ("run", "init", "check", "next", "status", "history", "fence", "db", "demo"):
+    for name in ("run", "init", "check", "next", "status", "history", "step-down", "fence", "db"):
         assert name in ran.out
 
 
