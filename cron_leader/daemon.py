@@ -46,6 +46,9 @@ T = TypeVar("T")
 RETRY_S = (0.5, 5.0)
 """First and longest pause while a service is not there at start."""
 NS = 1_000_000_000
+ALIVE_NS = NS
+"""The loop comes round at least this often, and its supervisor is told no more often than that."""
+IN_LINE = frozenset({Phase.JOINING, Phase.RAISING, Phase.SETTLING, Phase.LEADING})
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -79,7 +82,8 @@ class Daemon:
         self.cause: Exception | None = None
         """What kept the daemon from starting."""
         self._exit: m.Exit | None = None
-        self._told_deadline_ns = 0
+        self._told_deadline_ns = self._told_alive_ns = 0
+        self._told_ready = False
         self._stepped_ns = clock.boot_ns()
         self._boot_timer: asyncio.TimerHandle | None = None
         self._lag = Lag(config.lease.ttl_ns)
@@ -237,13 +241,14 @@ class Daemon:
         for effect in self._node.step(event, now):
             self._perform(effect)
         self._runners.lead(self._node.gate.settled)
-        self._tell_deadline()
+        if self._link is not None:
+            self._tell_supervisor(self._link)
         self._arm()
 
     def _arm(self) -> None:
         """Wake when the core asks, and often enough that a stuck loop shows."""
         self._timer.set(self._node.wake_wall())
-        longest_ns = self._config.lease.ttl_ns // 6
+        longest_ns = min(self._config.lease.ttl_ns // 6, ALIVE_NS)
         at_ns = self._node.wake_boot_ns()
         in_ns = longest_ns if at_ns is None else min(at_ns - self._clock.boot_ns(), longest_ns)
         if self._boot_timer is not None:
@@ -259,11 +264,17 @@ class Daemon:
             self._emit("loop.lagged", lag_ms=lag_ns // 1_000_000, ttl_ms=ttl_ms)
         self._wake()
 
-    def _tell_deadline(self) -> None:
+    def _tell_supervisor(self, link: Link) -> None:
         deadline_ns = self._node.gate.deadline_ns
-        if self._link is not None and deadline_ns and deadline_ns != self._told_deadline_ns:
+        if deadline_ns and deadline_ns != self._told_deadline_ns:
             self._told_deadline_ns = deadline_ns
-            self._link.deadline(deadline_ns)
+            link.deadline(deadline_ns)
+        if not self._told_ready and self._node.phase in IN_LINE and deadline_ns:
+            self._told_ready = True
+            link.ready()
+        if self._stepped_ns - self._told_alive_ns >= ALIVE_NS:
+            self._told_alive_ns = self._stepped_ns
+            link.alive()
 
     def _advancing(self) -> bool:
         """Whether the step loop has moved within half a TTL; renewals stop when it has not."""
@@ -367,12 +378,9 @@ class Daemon:
         self._tell_released(candidacy)
 
     def _tell_released(self, candidacy: Candidacy) -> None:
-        """Nothing is left for the supervisor to revoke; not said of a lease already followed by
-        another, which the supervisor would take it for."""
-        if self._link is None or self._candidacy is None or candidacy is not self._candidacy[1]:
-            return
-        if not candidacy.may_hold:
-            self._link.released()
+        """Nothing of its lease is left for the supervisor to revoke."""
+        if self._link is not None and not candidacy.may_hold:
+            self._link.released(candidacy.lease)
 
     def _of(self, nonce: str) -> Candidacy | None:
         if self._candidacy is None or self._candidacy[0] != nonce:

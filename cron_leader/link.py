@@ -107,9 +107,17 @@ class Link:
         """The group is gone: its number may soon be another's."""
         self._tell(op="end", run=run_id)
 
-    def released(self) -> None:
-        """The lease is revoked: nothing is left to revoke."""
-        self._tell(op="released")
+    def released(self, lease: int) -> None:
+        """This lease is revoked: nothing of it is left to revoke."""
+        self._tell(op="released", lease=lease)
+
+    def ready(self) -> None:
+        """The node stands in line, or leads."""
+        self._tell(op="ready")
+
+    def alive(self) -> None:
+        """The node's loop came round."""
+        self._tell(op="alive")
 
     def close(self) -> None:
         """Hang up, without a report. Idempotent."""

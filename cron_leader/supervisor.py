@@ -10,6 +10,9 @@ by a closed pipe): every run group gets SIGKILL, and only once all are gone is t
 that a successor need not wait for it to expire. A second SIGTERM or SIGINT: both at once. Then it
 exits with the daemon's status (128 + n for signal n); restarting is for systemd or Kubernetes.
 
+Under systemd (Type=notify) it says READY=1, STOPPING=1, and WATCHDOG=1 while the daemon's loop comes
+round. The SIGABRT of a watchdog that heard nothing is taken as a second SIGTERM is.
+
 Not promised: to outlive a kill of the whole cgroup or host (the lease's expiry decides then), nor
 to find processes that left the group of their run.
 
@@ -20,7 +23,9 @@ object a line:
     {"op": "deadline", "boot_ns": n}
     {"op": "run", "seq": n, "run": id, "pgid": n, "start": n, "finish": bool}     acknowledged
     {"op": "end", "run": id}
-    {"op": "released"}                          the daemon itself has revoked the lease
+    {"op": "released", "lease": id}             the daemon itself has revoked the lease
+    {"op": "ready"}                             it is in line, or leads
+    {"op": "alive"}                             its loop came round; said at most once a second
 An acknowledgement, {"ack": seq}, is sent once what was said is recorded.
 """
 

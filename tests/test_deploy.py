@@ -14,6 +14,7 @@ import yaml
 
 from cron_leader.cli.app import app
 from cron_leader.config import Config, load
+from cron_leader.daemon import ALIVE_NS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADROOM_S = 10
@@ -54,6 +55,17 @@ def test_the_unit_restarts_for_ever_but_for_what_a_person_must_mend(
     assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert service["OOMPolicy"] == "continue"
+
+
+def test_the_unit_is_told_by_the_supervisor_and_waits_for_the_services(
+    unit: configparser.RawConfigParser,
+) -> None:
+    service = unit["Service"]
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert service["TimeoutStartSec"] == "infinity"
+    assert float(service["WatchdogSec"]) >= 5 * ALIVE_NS / 1e9
+    assert "WatchdogSignal" not in service  # SIGABRT: what the supervisor expects
+    assert "AF_UNIX" in service["RestrictAddressFamilies"].split()
 
 
 def test_the_unit_starts_our_command_with_options_it_has(

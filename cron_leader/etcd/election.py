@@ -92,6 +92,11 @@ class Candidacy:
         """Whether etcd may still have the lease: asked for, and not known to be gone."""
         return self._maybe_granted
 
+    @property
+    def lease(self) -> int:
+        """The id drawn for it."""
+        return self._seat.lease
+
     async def verify(self) -> None:
         """Read the own key: Verified, KeyDeleted or KeyOverwritten; nothing if etcd is silent."""
         if self._tenure is not None:

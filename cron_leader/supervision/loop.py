@@ -8,9 +8,10 @@ import signal
 
 from .groups import Group, Lease, boot_ns
 from .log import Log, complain
+from .notify import Notify
 from .pipe import Pipe
 from .revoke import start_revoker
-from .signals import FORWARDED, STOPS, Signals
+from .signals import ABORT, FORWARDED, STOPS, Signals
 
 TYPE_CHECKING = False  # typing itself would cost a megabyte
 if TYPE_CHECKING:
@@ -32,11 +33,20 @@ NO_LEASE_TTL_NS = 10_000_000_000
 class Supervisor:
     """Keeps what the daemon told, and acts when a clock, a signal or a wait status says so."""
 
-    def __init__(self, daemon: int, sock: socket.socket, *, signals: Signals, log: Log) -> None:
+    def __init__(
+        self,
+        daemon: int,
+        sock: socket.socket,
+        *,
+        signals: Signals,
+        log: Log,
+        notify: Notify,
+    ) -> None:
         self._daemon = daemon
         self._pipe = Pipe(sock)
         self._signals = signals
         self._log = log
+        self._notify = notify
         self._lease: Lease | None = None
         self._groups: dict[str, Group] = {}
         self._exits: dict[int, int | None] = {daemon: None}
@@ -88,8 +98,12 @@ class Supervisor:
                 self._pipe.ack(said["seq"])
             case "deadline" if self._lease:
                 self._lease.deadline_ns = int(said["boot_ns"])
-            case "released" if self._lease:
+            case "released" if self._lease and self._lease.id == said["lease"]:
                 self._lease.released = True
+            case "ready":
+                self._notify.ready()
+            case "alive":
+                self._notify.alive()
             case "run":
                 self._groups[said["run"]] = Group(said, self._lease)
                 self._pipe.ack(said["seq"])
@@ -105,10 +119,12 @@ class Supervisor:
         for number in self._signals.take():
             if number == signal.SIGTSTP:
                 self._pause()
-            elif number in STOPS and self._stopping:
+            elif number == ABORT or (number in STOPS and self._stopping):
                 self._force(number)
             elif number in FORWARDED:
-                self._stopping |= number in STOPS
+                if number in STOPS:
+                    self._stopping = True
+                    self._notify.stopping()
                 os.kill(self._daemon, number)
 
     def _pause(self) -> None:
@@ -121,10 +137,12 @@ class Supervisor:
         os.kill(self._daemon, signal.SIGCONT)
 
     def _force(self, number: int) -> None:
-        """A second request to stop: nothing is waited for. A third: not even for the kernel."""
+        """A second request to stop, or the watchdog's: nothing is waited for. One more: not even
+        for the kernel."""
         if self._forced is not None:
             os._exit(128 + number)
         self._forced = number
+        self._notify.stopping()
         self._kill(self._groups.values(), "signal")
         os.kill(self._daemon, signal.SIGKILL)
 
@@ -141,7 +159,7 @@ class Supervisor:
                 return
             if not pid:
                 return
-            if pid in self._exits:
+            if self._exits.get(pid, 0) is None:  # else an orphan, perhaps with a number used before
                 self._exits[pid] = os.waitstatus_to_exitcode(status)
 
     # -- after the daemon's death
@@ -149,6 +167,7 @@ class Supervisor:
     def _bury(self, status: int) -> None:
         """Kill what it ran, see it gone, and only then release its lease; at most one TTL."""
         began = boot_ns()
+        self._notify.stopping()
         self._listen()
         self._pipe.close()
         self._kill(self._groups.values(), "daemon_died")

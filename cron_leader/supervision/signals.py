@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPS, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-CAUGHT = (*FORWARDED, signal.SIGTSTP, signal.SIGCHLD)
+ABORT = signal.SIGABRT
+"""What systemd sends to the main process when its watchdog has heard nothing."""
+CAUGHT = (*FORWARDED, ABORT, signal.SIGTSTP, signal.SIGCHLD)
 
 
 class Signals:

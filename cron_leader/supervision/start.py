@@ -8,6 +8,7 @@ import socket
 import sys
 
 from .log import Log, complain, write
+from .notify import Notify
 from .signals import CAUGHT, Signals, default_signals
 
 TYPE_CHECKING = False  # typing itself would cost a megabyte
@@ -28,12 +29,13 @@ def main(argv: Sequence[str]) -> int:
         write(2, USAGE)
         return 2
     log = Log(said.get("--log-format", "json"), said.get("--node", ""), said.get("--fleet", ""))
+    notify = Notify.take(os.environ)
     signals = Signals()
     daemon, sock = start_daemon(command)
     become_reaper()
     from .loop import Supervisor  # while the daemon's interpreter starts
 
-    return Supervisor(daemon, sock, signals=signals, log=log).run()
+    return Supervisor(daemon, sock, signals=signals, log=log, notify=notify).run()
 
 
 def start_daemon(command: Sequence[str]) -> tuple[int, socket.socket]:

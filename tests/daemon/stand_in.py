@@ -2,7 +2,8 @@
 the descriptor in $STAND_IN_TELL.
 
 Commands, one JSON object a line: {"say": X} is passed on to the supervisor; {"spawn": ARGV} starts
-a process in a session of its own; {"exit": N}; {"hang_up": true} closes the link. Told: what the
+a process in a session of its own; {"exit": N}; {"exec": ARGV} becomes another program;
+{"hang_up": true} closes the link. Told: what the
 supervisor says, signals, and the end of the link, which it does not survive.
 """
 
@@ -37,6 +38,8 @@ def obey(command: dict[str, object], link: socket.socket) -> bool:
             children.append(child)
         case {"exit": int(code)}:
             os._exit(code)
+        case {"exec": list(argv)}:
+            os.execv(argv[0], argv)
         case {"hang_up": _}:
             link.close()
             tell(hung_up=True)

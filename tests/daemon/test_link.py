@@ -138,10 +138,14 @@ async def test_a_cancelled_registration_is_taken_back(far: Far, link: Link) -> N
 async def test_news_need_no_acknowledgement(far: Far, link: Link) -> None:
     link.deadline(123)
     link.ended("run")
-    link.released()
+    link.released(7)
     assert await far.hear() == {"op": "deadline", "boot_ns": 123}
     assert await far.hear() == {"op": "end", "run": "run"}
-    assert await far.hear() == {"op": "released"}
+    link.ready()
+    link.alive()
+    assert await far.hear() == {"op": "released", "lease": 7}
+    assert await far.hear() == {"op": "ready"}
+    assert await far.hear() == {"op": "alive"}
 
 
 async def test_the_supervisors_death_is_told_once_and_fails_what_waits(
@@ -155,7 +159,7 @@ async def test_the_supervisors_death_is_told_once_and_fails_what_waits(
         await far.gone.wait()
     far.gone.clear()
     link.deadline(1)
-    link.released()
+    link.released(7)
     assert not await register(link, "another")
     assert not far.gone.is_set()
 

@@ -23,6 +23,7 @@ from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etc
 from cron_leader.supervision.groups import Lease, boot_ns
 from cron_leader.supervision.log import Log
 from cron_leader.supervision.loop import Supervisor
+from cron_leader.supervision.notify import Notify
 from cron_leader.supervision.revoke import NOT_FOUND, OK, try_revoke
 from tests.daemon.supervised import Supervised, endpoint
 
@@ -89,11 +90,25 @@ def test_a_daemon_that_left_by_itself_leaves_nothing_to_revoke(
 ) -> None:
     grant(etcd.endpoint)
     node.lease(LEASE, etcd.endpoint)
-    node.say("released")
+    node.say("released", lease=LEASE)
     node.order(exit=0)
     assert node.exit_code() == 0
     assert not is_gone(etcd.endpoint)
     assert try_revoke(etcd.endpoint, told()) == OK
+
+
+def test_a_late_word_that_a_lease_is_released_does_not_spare_the_next_one(
+    etcd: EmbeddedEtcd, node: Supervised
+) -> None:
+    node.lease(LEASE - 1, etcd.endpoint)
+    grant(etcd.endpoint)
+    node.lease(LEASE, etcd.endpoint)
+    node.say("released", lease=LEASE - 1)
+    node.run()
+    node.kill_daemon()
+    node.event("supervisor.killed")
+    assert node.event("supervisor.revoked")["ok"]
+    assert is_gone(etcd.endpoint)
 
 
 def test_a_second_signal_revokes_too(etcd: EmbeddedEtcd, node: Supervised) -> None:
@@ -127,7 +142,9 @@ def test_no_process_to_be_had_for_one_endpoint_does_not_keep_the_others_from_rev
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     signals = SimpleNamespace(fd=read, take=lambda: iter(()))
-    supervisor = Supervisor(os.getpid(), ours, signals=signals, log=Log("json", "a", "f"))
+    supervisor = Supervisor(
+        os.getpid(), ours, signals=signals, log=Log("json", "a", "f"), notify=Notify("", 0)
+    )
     forks = iter([OSError(errno.EAGAIN, "no process"), None])
 
     def fork(real: Callable[[], int] = os.fork) -> int:
