@@ -1,4 +1,4 @@
-"""status and history, off a real ledger and a real etcd."""
+"""status, history, fence and step-down, off a real ledger and a real etcd."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from cron_leader.core.messages import Elected
+from cron_leader.clock import SystemClock
+from cron_leader.config import EtcdConfig
+from cron_leader.core.messages import Elected, LeaseRenewed
 from cron_leader.core.model import (
     Batch,
     Candidate,
     Claim,
+    CommandResult,
     Entry,
     Finish,
     Gap,
@@ -28,9 +31,12 @@ from cron_leader.core.model import (
     State,
     Term,
 )
+from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions
+from cron_leader.etcd.survey import Survey, survey
 from cron_leader.ledger import Ledger, open_ledger
-from tests.etcd_kit import PREFIX, Fleet, fleet_of
+from cron_leader.ledger.views import CommandRow, open_reader
+from tests.etcd_kit import PREFIX, Emitted, Fleet, fleet_of
 
 from .conftest import Cli, Ran
 
@@ -245,3 +251,134 @@ async def test_fence_show_lists_refused_writes(cli: Cli, ledger: Ledger) -> None
     (refusal,) = json.loads((await command(cli, "fence", "show", "--json")).out)["refusals"]
     assert (refusal["node"], refusal["fence"], refusal["high"]) == ("a", 7, 9)
     assert "heartbeat" in (await command(cli, "fence", "show")).out
+
+
+# ------------------------------------------------------------------ step-down
+
+
+async def pair(fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd) -> Term:
+    """a leads under fence 7, b is in line, and neither of them reads orders."""
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    first = fleet.join("a")
+    await first.until(Elected)
+    async with asyncio.timeout(15):
+        await fleet.join("b").until(LeaseRenewed)
+        while len((await in_line(fleet, etcd)).candidates) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return await lead(ledger, fleet=fleet.name, lease=first.seat.lease)
+
+
+async def in_line(fleet: Fleet, etcd: EmbeddedEtcd) -> Survey:
+    client = Etcd(EtcdConfig(endpoints=(etcd.endpoint,)), clock=SystemClock(), emit=Emitted())
+    try:
+        return await survey(client, PREFIX, fleet.name, 0)
+    finally:
+        await client.aclose()
+
+
+def orders(folder: Path) -> tuple[CommandRow, ...]:
+    with open_reader(f"sqlite:///{folder}/cron-leader.db") as reader:
+        return reader.commands()
+
+
+async def test_a_step_down_is_aimed_at_the_term_that_leads_and_says_who_asked(
+    cli: Cli, folder: Path, fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd
+) -> None:
+    term = await pair(fleet, ledger, etcd)
+    ran = await command(cli, "step-down", "--no-wait", "--for", "2m", "--why", "disk swap")
+    assert (ran.code, ran.err) == (0, "")
+    (row,) = orders(folder)
+    assert ran.out == f"a (fence 7) is asked to step down: command {row.id}\n"
+    assert (row.kind, row.target, row.why) == ("step-down", term.election, "disk swap")
+    assert json.loads(row.args) == {"fence": 7, "for_s": 120.0}
+    assert "@" in row.who
+    assert (row.done_by_fence, row.result) == (None, None)
+
+
+async def test_a_step_down_not_heeded_in_time_is_exit_1_and_the_order_stands(
+    cli: Cli, folder: Path, fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd
+) -> None:
+    await pair(fleet, ledger, etcd)
+    ran = await command(cli, "step-down", "--within", "100ms")
+    (row,) = orders(folder)
+    assert (ran.code, ran.out) == (1, "")
+    assert "a has not handed over within 100ms" in ran.err
+    assert row.id in ran.err
+
+
+async def test_a_step_down_waits_for_the_answer_the_end_and_the_next_term(
+    cli: Cli, folder: Path, fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd
+) -> None:
+    term = await pair(fleet, ledger, etcd)
+    asking = asyncio.create_task(command(cli, "step-down", "--within", "15s"))
+    async with asyncio.timeout(15):
+        while not (given := orders(folder)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await ledger.answer_order(term, given[0].id, CommandResult.STEPPING_DOWN, T0)
+    await ledger.close_term(term, "resigned", T0 + MINUTE)
+    assert not asking.done()
+    after = T0 + MINUTE + timedelta(milliseconds=12)
+    rival = Candidate(term.election, "m", "b", LEASE, 9, 1)
+    await ledger.raise_fence(rival, after, waiting=lambda: None)
+    newer = Term(term.election, 9, "m", "b", LEASE, after)
+    await ledger.settle(newer, Settlement(after, after, (), (), (), (), frozenset()))
+    ran = await asking
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"b leads {term.election} under fence 9, ")
+    assert ran.out.endswith("ms after the order; the handover took 12 ms\n")
+
+
+async def test_an_order_that_came_to_nothing_is_exit_1(
+    cli: Cli, folder: Path, fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd
+) -> None:
+    term = await pair(fleet, ledger, etcd)
+    asking = asyncio.create_task(command(cli, "step-down", "--within", "15s"))
+    async with asyncio.timeout(15):
+        while not (given := orders(folder)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await ledger.answer_order(term, given[0].id, CommandResult.NOT_LEADING, T0)
+    ran = await asking
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "error: the order came to nothing: not leading any more\n"
+
+
+async def test_nobody_is_asked_to_step_down_where_nobody_leads_or_follows(
+    cli: Cli, folder: Path, fleet: Fleet, ledger: Ledger, etcd: EmbeddedEtcd
+) -> None:
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    await ledger.open(fleet=fleet.name, shards=1, migrate=True)
+    ran = await command(cli, "step-down")
+    assert (ran.code, ran.err) == (1, f"error: nobody leads {fleet.name}/0\n")
+    first = fleet.join("a")
+    await first.until(Elected)
+    ran = await command(cli, "step-down")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "a is elected and has no term yet" in ran.err
+    await lead(ledger, fleet=fleet.name, lease=first.seat.lease)
+    ran = await command(cli, "step-down")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "nobody else is in line" in ran.err
+    assert orders(folder) == ()
+
+
+async def test_with_etcd_away_a_step_down_is_exit_3_unless_forced(
+    cli: Cli, folder: Path, ledger: Ledger
+) -> None:
+    configure()
+    await lead(ledger)
+    assert (await command(cli, "step-down")).code == 3
+    assert orders(folder) == ()
+    ran = await command(cli, "step-down", "--force", "--no-wait", "--json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["from"] == {"node": "a", "fence": 7}
+    assert len(orders(folder)) == 1
+
+
+@pytest.mark.parametrize("args", [("--for", "soon"), ("--for", "31d"), ("--within", "-1s")])
+async def test_a_step_down_for_no_sensible_time_is_wrong_usage(
+    cli: Cli, args: tuple[str, str]
+) -> None:
+    configure()
+    ran = await command(cli, "step-down", *args)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert args[0] in ran.err
