@@ -111,6 +111,12 @@ class Supervised:
             self._kept.append(line)
         raise AssertionError(f"all ended without a line with {key!r}; others: {self._kept}")
 
+    def left(self) -> list[dict[str, Any]]:
+        """Lines not awaited, to the last: both have ended."""
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            self._kept.append(line)
+        return self._kept
+
     def event(self, name: str) -> dict[str, Any]:
         line = self.told("event")
         assert line["event"] == name

@@ -10,7 +10,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from cron_leader.supervision.log import Log
 from cron_leader.supervision.loop import Supervisor
 from cron_leader.supervision.notify import Notify
 from cron_leader.supervision.revoke import NOT_FOUND, OK, try_revoke
-from tests.daemon.supervised import Supervised, endpoint
+from tests.daemon.supervised import SUPERVISOR, Supervised, endpoint
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 
@@ -67,6 +68,20 @@ def is_gone(at: str) -> bool:
 def told(*endpoints: str, **access: str) -> Lease:
     said = dict.fromkeys(("ca", "cert", "key", "user", "password")) | access
     return Lease(said | {"lease": LEASE, "ttl_ns": TTL_S * 10**9, "endpoints": endpoints})
+
+
+def peak_kb(at: str, files: Mapping[str, str]) -> int:
+    """Most memory, the supervisor's parts imported, of a process that revokes over TLS."""
+    said = {**dict.fromkeys(("user", "password")), **files, "lease": LEASE, "ttl_ns": 1}
+    script = (
+        "import json, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from supervision import loop, start, revoke, groups\n"
+        "lease = groups.Lease(json.loads(sys.argv[3]) | {'endpoints': [sys.argv[2]]})\n"
+        "assert revoke.try_revoke('https://' + sys.argv[2], lease) in (0, 5)\n"
+        "import re; print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+    )
+    argv = [sys.executable, "-S", "-E", "-c", script, str(SUPERVISOR.parent), at, json.dumps(said)]
+    return int(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
 
 
 # ------------------------------------------------------------------ plain
@@ -262,5 +277,6 @@ def test_with_client_certificates_it_speaks_tls(
                 left = leases.LeaseTimeToLive(rpc_pb2.LeaseTimeToLiveRequest(ID=LEASE), timeout=5)
                 assert left.TTL == -1
             assert try_revoke(at, told()) is None
+            assert peak_kb(at, files) <= 20 * 1024
         finally:
             member.kill()

@@ -6,16 +6,21 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cron_leader.supervision.groups import Group
+from cron_leader.supervision.log import Log
+from cron_leader.supervision.loop import Supervisor
+from cron_leader.supervision.notify import Notify
 from tests.daemon.supervised import (
     STAND_IN,
     SUPERVISOR,
@@ -111,6 +116,13 @@ def test_it_costs_four_megabytes_more_than_a_bare_interpreter(node: Supervised) 
         bare.communicate(b"\n")
     assert spent_kb <= 4 * 1024
     assert status_kb(node.pid, "Threads") == 1
+
+
+def test_it_fits_in_twelve_megabytes(node: Supervised) -> None:
+    node.lease(7, *(f"10.0.0.{i}:2379" for i in range(5)))
+    for _ in range(5):
+        node.run(["/bin/sleep", "300"])
+    assert status_kb(node.pid, "VmRSS") <= 12 * 1024
 
 
 def test_orphans_are_reaped(node: Supervised) -> None:
@@ -233,6 +245,56 @@ def test_a_closed_pipe_is_not_the_daemons_death(node: Supervised, silent: Endpoi
     assert not silent.called()
     node.kill_daemon()
     silent.answer_call()
+
+
+def test_a_daemon_that_becomes_another_program_is_not_dead(
+    node: Supervised, silent: Endpoint
+) -> None:
+    """execv keeps the pid, and closes the pipe."""
+    node.lease(7, silent.address)
+    pgid = node.run()
+    reborn = 'trap \'echo {\\"signal\\": 10}; exit 5\' USR1; echo {\\"reborn\\": $$}; '
+    node.order(exec=["/bin/sh", "-c", reborn + "while :; do sleep 0.05; done"])
+    assert node.told("reborn")["reborn"] == node.daemon
+    assert not silent.called(0.3)
+    assert group_exists(pgid)
+    os.kill(node.pid, signal.SIGUSR1)
+    node.told("signal")
+    silent.answer_call()
+    assert not group_exists(pgid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTERM])
+def test_nothing_is_revoked_under_a_daemon_that_is_frozen_or_slow_to_stop(
+    node: Supervised, silent: Endpoint, number: signal.Signals
+) -> None:
+    """Not even long after the deadline that its runs were killed at."""
+    node.lease(7, silent.address, ttl_s=0.1)
+    node.say("deadline", boot_ns=PAST)
+    doomed = node.run()
+    os.kill(node.daemon, number)
+    assert node.event("supervisor.killed")["reason"] == "deadline"
+    eventually(lambda: state_of(doomed) == "Z")
+    assert not silent.called(0.5)
+    assert state_of(node.daemon) in "TS"
+    node.kill_daemon()
+    silent.answer_call()
+
+
+def test_an_orphan_with_the_number_of_a_child_that_is_gone_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the daemon, or a process that asks etcd, died of is the first status seen of it."""
+    ours, theirs = socket.socketpair()
+    signals = SimpleNamespace(fd=theirs.fileno(), take=lambda: iter(()))
+    log = Log("json", "a", "f")
+    it = Supervisor(4711, ours, signals=signals, log=log, notify=Notify("", 0))
+    dead = iter([(4711, 9), (4711, 0), (0, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(dead))
+    it._reap()
+    assert it._exits == {4711: -9}
+    ours.close()
+    theirs.close()
 
 
 def test_when_the_supervisor_dies_the_daemon_hears_it(node: Supervised) -> None:
