@@ -50,6 +50,16 @@ def _deadline_ignored() -> None:
     Gate.renewed = forever  # type: ignore[method-assign, assignment]
 
 
+def _no_last_word() -> None:
+    """A leader that hears nothing leaves over the connection in use alone."""
+    from cron_leader.etcd.election import Candidacy
+
+    async def silence(self: Candidacy, timeout_s: float) -> None:
+        return
+
+    Candidacy._last_word = silence  # type: ignore[method-assign]
+
+
 CANARIES = {
     canary.name: canary
     for canary in (
@@ -62,6 +72,7 @@ CANARIES = {
             ("lease-stall",),
             red="stopped_by_its_own_deadline",
         ),
+        Canary("no-last-word", _no_last_word, ("one-way",), red="successor_gate_in_time"),
     )
 }
 

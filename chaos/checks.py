@@ -265,6 +265,21 @@ def successor_ticks_in_time(story: Story) -> Finding:
     return (_yes if in_time else _no)(successor_ticks_in_time, took)
 
 
+def successor_gate_in_time(story: Story) -> Finding:
+    """Where the scenario promises it: another node's gate opens within that bound of the fault."""
+    blow, within_ns = story.blow(), story.plan().gate_within_ns
+    if within_ns is None:
+        return _yes(successor_gate_in_time, "no bound of its own")
+    if blow is None:
+        return _unknown(successor_gate_in_time, "no fault")
+    gates = [gate for gate in story.gates() if gate.fence > blow.fence]
+    if not gates:
+        return _no(successor_gate_in_time, "nobody took over")
+    after_ns = gates[0].opened_ns - blow.began_ns
+    took = f"{gates[0].node} after {_s(after_ns)}, bound {_s(within_ns)}"
+    return (_yes if after_ns <= within_ns else _no)(successor_gate_in_time, took)
+
+
 def progress_after_the_heal(story: Story) -> Finding:
     """Once healed, the fleet goes on ticking and the node that was hit stands in line again."""
     blow, plan = story.blow(), story.plan()
@@ -327,6 +342,7 @@ ALWAYS: tuple[Check, ...] = (
     stopped_by_its_own_deadline,
     lost_runs_ended_in_time,
     successor_ticks_in_time,
+    successor_gate_in_time,
     progress_after_the_heal,
     no_node_fell,
 )

@@ -1,7 +1,7 @@
 """The faults: each is put in, taken out, and says how often it bit. A fault that bit nothing
 proves nothing.
 
-They act in the network namespace of one host, on packets it sends to one TCP port.
+They act in the network namespace of one host, on packets it sends to one TCP port, or gets from it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,24 @@ class Cut:
 
     def __init__(self, host: Host, port: int) -> None:
         self._host = host
-        self._rule = _Rule(host, port, ("DROP",))
+        self._rule = _Rule(host, "OUTPUT", "--dport", port, ("DROP",))
 
     def inject(self) -> None:
         self._rule.add()
 
     def heal(self) -> int:
         return self._rule.remove()
+
+
+class CutOneWay(Cut):
+    """Packets from `port` vanish: the other side hears and does what it is asked, but no answer,
+    not even TCP's, arrives here."""
+
+    name = "cut one way"
+
+    def __init__(self, host: Host, port: int) -> None:
+        self._host = host
+        self._rule = _Rule(host, "INPUT", "--sport", port, ("DROP",))
 
 
 class Delay:
@@ -62,7 +73,7 @@ class Delay:
     def __init__(self, host: Host, port: int, delay_ms: int) -> None:
         self._host, self._delay_ms = host, delay_ms
         target = ("NFQUEUE", "--queue-num", str(_QUEUE), "--queue-bypass")
-        self._rule = _Rule(host, port, target)
+        self._rule = _Rule(host, "OUTPUT", "--dport", port, target)
         self._delayer: subprocess.Popen[str] | None = None
 
     def inject(self) -> None:
@@ -89,11 +100,12 @@ class Delay:
 
 
 class _Rule:
-    """One iptables rule on what the host sends to a TCP port."""
+    """One iptables rule on what the host sends to a TCP port, or gets from it."""
 
-    def __init__(self, host: Host, port: int, target: Sequence[str]) -> None:
-        self._host = host
-        self._match = ("OUTPUT", "-p", "tcp", "--dport", str(port), "-j", *target)
+    def __init__(self, host: Host, chain: str, side: str, port: int, target: Sequence[str]) -> None:
+        """chain, side: OUTPUT and --dport, or INPUT and --sport."""
+        self._host, self._chain = host, chain
+        self._match = (chain, "-p", "tcp", side, str(port), "-j", *target)
         self._in = False
 
     def add(self) -> None:
@@ -104,7 +116,7 @@ class _Rule:
         """How many packets met the rule."""
         if not self._in:
             return 0
-        listing = self._host.run(("iptables", "-w", "-nvxL", "OUTPUT", "1"))
+        listing = self._host.run(("iptables", "-w", "-nvxL", self._chain, "1"))
         self._host.run(("iptables", "-w", "-D", *self._match))
         self._in = False
         return int(listing.split()[0])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chaos import canaries, checks, workloads
 from chaos.checks import Finding, Verdict
-from chaos.faults import Cut, Delay, Fault
+from chaos.faults import Cut, CutOneWay, Delay, Fault
 from chaos.op import History, OneClock, Op, Source, Type, save
 from chaos.story import SECOND_NS, Plan
 from chaos.workloads import HELD, LATE, TICK
@@ -26,6 +26,9 @@ from chaos.worlds.services import CLIENT_PORT, NotHere
 TTL_S = 5
 DELAY_MS = (TTL_S + 1) * 1000
 """One way: no renewal sent under it can be answered, or even arrive, within the lease."""
+MARGIN_MS = 1200
+"""At most what the nodes take: etcd's election timeout of 1 s, and 0.2 s."""
+ONE_WAY_NS = (TTL_S * 1000 - MARGIN_MS + 1000) * 1_000_000
 START_S = 30.0
 SETTLE_S = 15.0
 
@@ -163,13 +166,30 @@ def split_brain(stage: Stage, variant: str) -> None:
     stage.recover(lead)
 
 
+def one_way(stage: Stage, variant: str) -> None:
+    """The leader's requests arrive at etcd, no answer comes back. It must stop by its own deadline,
+    and, though nobody answers, take its key out of etcd: the successor waits for no expiry."""
+    lead = stage.steady()
+    with stage.under(CutOneWay(stage.world.host_of(lead.node), CLIENT_PORT), lead) as began_ns:
+        heal_ns = began_ns + TTL_S * SECOND_NS * 3 // 2
+        stage.successor(lead, by_ns=heal_ns)
+        stage.pass_until(heal_ns)
+    stage.let_the_late_run_end(lead)
+    stage.recover(lead)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The first variant is the default."""
+    """The first variant is the default.
+
+    gate_within_ns: what is promised of the successor's gate after the fault; None: nothing more
+    than of its first tick.
+    """
 
     name: str
     play: Callable[[Stage, str], None]
     variants: tuple[str, ...]
+    gate_within_ns: int | None = None
 
 
 SCENARIOS = {
@@ -177,6 +197,7 @@ SCENARIOS = {
     for scenario in (
         Scenario("lease-stall", lease_stall, ("drop", "delay")),
         Scenario("split-brain", split_brain, ("cut",)),
+        Scenario("one-way", one_way, ("cut",), gate_within_ns=ONE_WAY_NS),
     )
 }
 
@@ -223,7 +244,8 @@ def judge(ops: Sequence[Op]) -> tuple[Finding, ...]:
 
 def _plan(order: Order) -> Plan:
     every_ns = workloads.EVERY_S * SECOND_NS
-    return Plan(order.scenario, TTL_S * SECOND_NS, every_ns, tick=TICK, held=HELD)
+    within_ns = SCENARIOS[order.scenario].gate_within_ns
+    return Plan(order.scenario, TTL_S * SECOND_NS, every_ns, TICK, HELD, within_ns)
 
 
 def _play(order: Order, history: History, clock: OneClock) -> tuple[Finding, ...]:

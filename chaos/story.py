@@ -23,6 +23,8 @@ class Plan:
     """The job that has a slot every every_ns."""
     held: str
     """The job whose runs end only when they are killed."""
+    gate_within_ns: int | None = None
+    """Bound on the successor's gate after the fault, where the scenario has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)

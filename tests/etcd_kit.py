@@ -261,7 +261,9 @@ class Proxy:
     """A TCP proxy on loopback that can lose or hold back what passes.
 
     on_request(data) is called with what the client sends before it is passed on. refuse: new
-    connections are closed at once. hold_watch_requests: what asks for a watch waits for this event.
+    connections are closed at once. drop_replies: requests pass, what comes back does not, not even
+    the greeting of a new connection. hold_watch_requests: what asks for a watch waits for this
+    event.
     """
 
     def __init__(self, target: str) -> None:
@@ -274,6 +276,7 @@ class Proxy:
         self.cut_at_next_reply = False
         self.hold_replies_s = 0.0
         self.refuse = False
+        self.drop_replies = False
         self.hold_watch_requests: asyncio.Event | None = None
         self.watch_request_held = asyncio.Event()
         self.connections = 0
@@ -335,6 +338,8 @@ class Proxy:
                     self.cut_at_next_reply = False
                     self.cut()
                     break
+                if self.drop_replies:
+                    continue
                 if self.hold_replies_s:
                     await asyncio.sleep(self.hold_replies_s)
                 writer.write(data)

@@ -18,8 +18,10 @@ import grpc.aio
 
 from cron_leader.clock import Clock
 from cron_leader.errors import ConfigError, EtcdRefused, EtcdUnavailable
+from cron_leader.etcd import spare
 from cron_leader.etcd.codes import AuthDisabled, Misconfigured, NotSent, StaleToken, to_error
 from cron_leader.etcd.probe import mismatch
+from cron_leader.etcd.spare import Spare
 from cron_leader.etcd.stream import Stream
 from cron_leader.etcd.stubs import rpc
 from cron_leader.events import Emit
@@ -61,6 +63,7 @@ class Etcd:
         tls, addresses = _addresses(config)
         credentials = _credentials(config) if tls else None
         self._tls = tls
+        self._credentials = credentials
         self._clock = clock
         self._emit = emit
         self._user = config.user
@@ -111,6 +114,14 @@ class Etcd:
         """Prefer another endpoint than `address` from now on, without calling it unreachable."""
         if self._endpoints[self._at].address == address:
             self._at = (self._at + 1) % len(self._endpoints)
+
+    def spare(self) -> Spare:
+        """A second connection to every endpoint, the caller's own to open and to close."""
+        endpoints = [
+            _Endpoint(endpoint.address, self._credentials, options=spare.OPTIONS)
+            for endpoint in self._endpoints
+        ]
+        return Spare(endpoints, self._known_metadata)
 
     async def aclose(self) -> None:
         """Close the channels; streams must have been left before."""
@@ -168,6 +179,9 @@ class Etcd:
         async with self._login:
             if self._token is None:
                 self._token = await self._authenticate(endpoint, timeout_s)
+        return self._known_metadata()
+
+    def _known_metadata(self) -> tuple[tuple[str, str], ...]:
         return (_HAS_LEADER, ("token", self._token)) if self._token else (_HAS_LEADER,)
 
     async def _authenticate(self, endpoint: _Endpoint, timeout_s: float) -> str:
@@ -212,13 +226,19 @@ class Etcd:
 class _Endpoint:
     """One address, its channel, and whether it ever answered."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        *,
+        options: Sequence[tuple[str, int]] = OPTIONS,
+    ) -> None:
         self.address = address
         self.answered = False
         if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            self.channel = grpc.aio.insecure_channel(address, options=options)
         else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+            self.channel = grpc.aio.secure_channel(address, credentials, options=options)
         self._stubs = {name: stub(self.channel) for name, stub in _STUBS.items()}
 
     def method(self, name: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from cron_leader.clock import Clock
 from cron_leader.core.messages import (
@@ -27,11 +28,15 @@ from cron_leader.etcd.codes import LeaseExists, LeaseNotFound, NotSent
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import NS, Lease, Terms
 from cron_leader.etcd.line import Line, OutOfLine
+from cron_leader.etcd.spare import Spare
+from cron_leader.etcd.stubs import rpc
 from cron_leader.etcd.tenure import Tenure
 from cron_leader.events import Emit
 
 LEAVE_S = 2.0
 """Longest time given to taking keys and lease back; half a TTL if that is less."""
+UNANSWERED_S = 0.1
+"""Without an answer for this long, leaving is tried over the spare connections too."""
 
 __all__ = ["Candidacy", "Seat"]
 
@@ -68,6 +73,7 @@ class Candidacy:
         )
         self._work: asyncio.Task[None] | None = None
         self._tenure: Tenure | None = None
+        self._spare: Spare | None = None
         self._revision: int | None = None
         self._maybe_granted = False
         self._leaving = False
@@ -84,6 +90,8 @@ class Candidacy:
                 await self._left.wait()
         finally:
             await _end(self._work)
+            if self._spare is not None:
+                await self._spare.aclose()
         if not self._work.cancelled():
             self._work.result()
 
@@ -177,6 +185,9 @@ class Candidacy:
         await self._tenure.watch()
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:
+        if self._tenure is not None:  # not at the election: nothing may delay it
+            self._spare = self._spare or self._etcd.spare()
+            self._spare.connect()
         self._report(LeaseRenewed(self._seat.nonce, sent_ns, ttl_ns))
 
     # -------------------------------------------------------------- the way out
@@ -192,26 +203,44 @@ class Candidacy:
         if not self._maybe_granted:
             return
         bound_s = min(LEAVE_S, self._seat.ttl_ns / 2 / NS)
+        unanswered = asyncio.create_task(self._last_word(bound_s), name="last word")
         try:
             async with asyncio.timeout(bound_s):
                 await self._delete_keys(timeout_s=bound_s / 3)
                 await self._revoke(timeout_s=bound_s / 3)
         except TimeoutError:
             pass
+        finally:
+            await _end(unanswered)
+
+    async def _last_word(self, timeout_s: float) -> None:
+        """If no answer comes at once, the same to every endpoint: it may arrive all the same."""
+        if self._spare is None or self._revision is None:
+            return
+        await asyncio.sleep(UNANSWERED_S)
+        revoke = rpc.LeaseRevokeRequest(ID=self._seat.lease)
+        _, revoked = await asyncio.gather(
+            self._spare.say("KV/Txn", self._deletion(self._revision), timeout_s=timeout_s),
+            self._spare.say("Lease/LeaseRevoke", revoke, timeout_s=timeout_s),
+        )
+        if revoked:
+            self._maybe_granted = False
 
     async def _delete_keys(self, *, timeout_s: float) -> None:
         """Guarded by create_revision: only what this candidacy itself put."""
         if self._revision is None:
             return
-        place = self._seat.place_key
-        request = requests.when(
-            [requests.created_at(place, self._revision)],
-            [requests.delete(place), requests.delete(self._seat.node_key)],
-        )
         try:
-            await self._etcd.call("KV/Txn", request, timeout_s=timeout_s)
+            await self._etcd.call("KV/Txn", self._deletion(self._revision), timeout_s=timeout_s)
         except (EtcdUnavailable, EtcdRefused):
             pass  # the revoke takes them too
+
+    def _deletion(self, revision: int) -> Any:
+        place = self._seat.place_key
+        return requests.when(
+            [requests.created_at(place, revision)],
+            [requests.delete(place), requests.delete(self._seat.node_key)],
+        )
 
     async def _revoke(self, *, timeout_s: float) -> None:
         """Over one endpoint after the other until one answers, or the caller's bound."""

@@ -25,7 +25,7 @@ def op(at_s: float, source: Source, process: str, f: str, **value: Any) -> Op:
 
 PLAN = op(
     0, Source.PLAN, "harness", "plan", scenario="x", ttl_ns=5 * SECOND_NS, every_ns=SECOND_NS,
-    tick="tick", held="held",
+    tick="tick", held="held", gate_within_ns=4_800_000_000,
 )  # fmt: skip
 
 
@@ -281,6 +281,18 @@ CASES: list[tuple[Check, Verdict, tuple[Op, ...]]] = [
     (checks.successor_ticks_in_time, Verdict.NO, (*blow(), started(16, "a", OLD))),
     (checks.successor_ticks_in_time, Verdict.UNKNOWN, (started(16, "b", NEW),)),
     (
+        checks.successor_gate_in_time,
+        Verdict.YES,
+        (opened(1, "a", OLD), *blow(), opened(14.8, "b", NEW)),
+    ),
+    (
+        checks.successor_gate_in_time,
+        Verdict.NO,
+        (opened(1, "a", OLD), *blow(), opened(14.9, "b", NEW)),
+    ),
+    (checks.successor_gate_in_time, Verdict.NO, (opened(1, "a", OLD), *blow())),
+    (checks.successor_gate_in_time, Verdict.UNKNOWN, (opened(1, "b", NEW),)),
+    (
         checks.progress_after_the_heal,
         Verdict.YES,
         (*blow(), key(18, "a", "put"), *(started(18 + i, "b", NEW) for i in range(3))),
@@ -322,6 +334,13 @@ def test_every_check_is_shown_a_good_history_and_one_that_is_not(check: Check) -
     shown = {expected for one, expected, _ in CASES if one is check}
     assert Verdict.YES in shown
     assert shown & {Verdict.NO, Verdict.UNKNOWN}
+
+
+def test_a_scenario_without_a_bound_of_its_own_on_the_gate_is_held_to_none() -> None:
+    value = {k: v for k, v in PLAN.value.items() if k != "gate_within_ns"}
+    plan = op(0, Source.PLAN, "harness", "plan", **value)
+    story = Story((plan, *blow(), opened(99, "b", NEW)))
+    assert checks.successor_gate_in_time(story).verdict is Verdict.YES
 
 
 @pytest.mark.parametrize(
