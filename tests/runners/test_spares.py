@@ -16,8 +16,15 @@ from tests.runners.stage import Prepared, RunEnded, Stage, run_of, shell, stage
 
 
 def spares() -> set[int]:
-    """Children of this process; while nothing runs they are the spares."""
-    return {child.pid for child in psutil.Process().children()}
+    """Waiting wrappers; other children are servers that other tests' fixtures keep."""
+    return {child.pid for child in psutil.Process().children() if _waits(child)}
+
+
+def _waits(child: psutil.Process) -> bool:
+    try:
+        return any(word.endswith("wrapper.py") for word in child.cmdline())
+    except psutil.Error:
+        return False
 
 
 async def until_spares(count: int) -> set[int]:
