@@ -34,6 +34,8 @@ class Access(Protocol):
     @property
     def key(self) -> str | None: ...
     @property
+    def server_name(self) -> str | None: ...
+    @property
     def user(self) -> str | None: ...
     @property
     def password(self) -> str | None: ...
@@ -77,6 +79,7 @@ class Link:
             ca=_text(etcd.ca),
             cert=_text(etcd.cert),
             key=_text(etcd.key),
+            server_name=etcd.server_name,
             user=etcd.user,
             password=etcd.password,
         )

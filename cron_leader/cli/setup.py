@@ -51,6 +51,7 @@ endpoints = ["127.0.0.1:2379"]
 # ca = "ca.pem"             # makes it TLS
 # cert = "client.pem"
 # key = "client.key"
+# server_name = "etcd"      # in the members' certificates; default: the endpoint's host
 # user = "cron"
 # password_file = "etcd-password"
 

@@ -44,12 +44,15 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """endpoints: host:port each. ca, cert, key: absolute paths; ca set means TLS."""
+    """endpoints: host:port, or unix:// and an absolute path. ca, cert, key: absolute paths; ca set
+    means TLS. server_name: the name in the members' certificates; None: the endpoint's own host.
+    """
 
     endpoints: tuple[str, ...]
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    server_name: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cron_leader.config import (
     schema,
     sources,
 )
+from cron_leader.config.endpoints import endpoint
 from cron_leader.config.jobs import build_all
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem, Source
@@ -153,9 +155,10 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
     }
     secured = values.get("ca") is not None
     endpoints = tuple(
-        _endpoint(text, secured, report) for text in values.get("endpoints", ["127.0.0.1:2379"])
+        endpoint(text, base, secured=secured, wrong=partial(report, ("etcd", "endpoints")))
+        for text in values.get("endpoints", ["127.0.0.1:2379"])
     )
-    for one, other in (("cert", "key"), ("key", "cert"), ("cert", "ca")):
+    for one, other in (("cert", "key"), ("key", "cert"), ("cert", "ca"), ("server_name", "ca")):
         if one in values and other not in values:
             report(("etcd", one), f"needs [etcd] {other} as well")
     for one, other in (("user", "password_file"), ("password_file", "user")):
@@ -166,24 +169,10 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
         ca=files["ca"],
         cert=files["cert"],
         key=files["key"],
+        server_name=values.get("server_name"),
         user=values.get("user"),
         password=_first_line(files["password_file"], ("etcd", "password_file"), report),
     )
-
-
-def _endpoint(text: str, secured: bool, report: Report) -> str:
-    """host:port, of host:port or a URL."""
-    scheme, _, rest = text.rpartition("://")
-    at: KeyPath = ("etcd", "endpoints")
-    if scheme not in {"", "http", "https"}:
-        report(at, f"{text}: unknown scheme; write host:port, or a list of them")
-    elif scheme == "https" and not secured:
-        report(at, f"{text}: TLS needs [etcd] ca, the file of the authority to trust")
-    elif scheme == "http" and secured:
-        report(at, f"{text}: plain, but [etcd] ca is set; write https:// or take ca out")
-    elif not re.fullmatch(r"([^\s:/\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}/?", rest):
-        report(at, f"{text}: must be host:port, as 127.0.0.1:2379")
-    return rest.rstrip("/")
 
 
 def _file(text: str, base: Path, at: KeyPath, report: Report) -> str:

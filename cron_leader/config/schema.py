@@ -117,6 +117,7 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
         "ca": _TEXT,
         "cert": _TEXT,
         "key": _TEXT,
+        "server_name": _TEXT,
         "user": _TEXT,
         "password_file": _TEXT,
     },

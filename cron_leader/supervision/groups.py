@@ -34,6 +34,7 @@ class Lease:
         self.ca: str | None = said["ca"]
         self.cert: str | None = said["cert"]
         self.key: str | None = said["key"]
+        self.server_name: str | None = said.get("server_name")
         self.user: str | None = said["user"]
         self.password: str | None = said["password"]
         self.deadline_ns: int | None = None

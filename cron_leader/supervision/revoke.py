@@ -89,7 +89,7 @@ def call(
         ":method": "POST",
         ":scheme": "https" if tls else "http",
         ":path": f"/etcdserverpb.{method}",
-        ":authority": f"{host}:{port}",
+        ":authority": f"{lease.server_name or host}:{port}" if port else "localhost",
         "content-type": "application/grpc",
         "te": "trailers",
     }
@@ -107,24 +107,47 @@ def call(
 
 
 def parse(endpoint: str, lease: Lease) -> tuple[str, int, bool]:
-    """Host, port, and whether to speak TLS: for https, or if a CA or certificate is configured."""
+    """Host, port, and whether to speak TLS: for https, or if a CA or certificate is configured.
+
+    Of a unix socket: its path, and port 0.
+    """
     scheme, _, rest = endpoint.rpartition("://")
+    tls = scheme in ("https", "unixs") or bool(lease.ca or lease.cert)
+    if scheme.startswith("unix"):
+        return rest, 0, tls
     host, _, port = rest.rstrip("/").rpartition(":")
-    tls = scheme == "https" or bool(lease.ca or lease.cert)
     return host.strip("[]"), int(port), tls
 
 
 def connect(host: str, port: int, tls: Lease | None) -> socket.socket:
-    link = socket.create_connection((host, port), CALL_TIMEOUT_S)
+    link = dial(host, port)
     if tls is None:
         return link
-    import ssl
+    try:
+        import ssl
 
-    context = ssl.create_default_context(cafile=tls.ca)
-    context.set_alpn_protocols(["h2"])
-    if tls.cert:
-        context.load_cert_chain(tls.cert, tls.key)
-    return context.wrap_socket(link, server_hostname=host)
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.set_alpn_protocols(["h2"])
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
+        name = tls.server_name or (host if port else "localhost")
+        return context.wrap_socket(link, server_hostname=name)
+    except BaseException:
+        link.close()
+        raise
+
+
+def dial(host: str, port: int) -> socket.socket:
+    if port:
+        return socket.create_connection((host, port), CALL_TIMEOUT_S)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.settimeout(CALL_TIMEOUT_S)
+        link.connect(host)
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 def answer(link: socket.socket) -> tuple[int, bytes]:

@@ -78,6 +78,16 @@ BAD = {
     "node with a line break": ('[node]\nid = "a\\nb"', ["without spaces"]),
     "endpoints as text": ('[etcd]\nendpoints = "h:1"', ['must be a list: ["h:1"]']),
     "endpoint without port": ('[etcd]\nendpoints = ["etcd"]', ["etcd: must be host:port"]),
+    "endpoint with a port beyond 65535": ('[etcd]\nendpoints = ["h:70000"]', ["h:70000: must be"]),
+    "endpoint of another scheme": ('[etcd]\nendpoints = ["ftp://h:1"]', ["unknown scheme"]),
+    "endpoint with a path": ('[etcd]\nendpoints = ["http://h:1/x"]', ["h:1/x: must be host:port"]),
+    "IPv6 without brackets": ('[etcd]\nendpoints = ["::1:2379"]', ["or [::1]:2379"]),
+    "a socket without a path": ('[etcd]\nendpoints = ["unix://"]', ["names no socket"]),
+    "a socket's path too long": (
+        f'[etcd]\nendpoints = ["unix:///{"x" * 103}"]', ["longer than the 103 bytes"]
+    ),
+    "a TLS socket without ca": ('[etcd]\nendpoints = ["unixs:///s"]', ["TLS needs [etcd] ca"]),
+    "server_name without ca": ('[etcd]\nserver_name = "etcd"', ["needs [etcd] ca"]),
     "https without ca": ('[etcd]\nendpoints = ["https://h:1"]', ["TLS needs [etcd] ca"]),
     "user without password": ('[etcd]\nuser = "u"', ["needs [etcd] password_file"]),
     "no such file": ('[etcd]\nca = "ca.pem"', ["ca.pem: no such file"]),
@@ -227,6 +237,31 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
 
 def test_an_absolute_sqlite_path_stays(folder: Path) -> None:
     assert read('[ledger]\nurl = "sqlite:////var/l.db"').ledger.url == "sqlite:////var/l.db"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("etcd-1.example:2379", "etcd-1.example:2379"),
+        ("http://localhost:2379/", "localhost:2379"),
+        ("[::1]:2379", "[::1]:2379"),
+        ("http://[fe80::1]:2379", "[fe80::1]:2379"),
+        ("unix:///run/etcd.sock", "unix:///run/etcd.sock"),
+        ("unix://etcd.sock", "unix://{folder}/etcd.sock"),
+    ],
+)
+def test_an_endpoint_may_be_written_in_many_ways(folder: Path, written: str, meant: str) -> None:
+    config = read(f'[etcd]\nendpoints = ["{written}"]')
+    assert config.etcd.endpoints == (meant.format(folder=folder),)
+
+
+def test_with_a_ca_the_schemes_are_those_of_tls(folder: Path) -> None:
+    (folder / "ca.pem").write_text("")
+    text = '[etcd]\nca = "ca.pem"\nserver_name = "etcd"\nendpoints = '
+    config = read(f'{text}["https://h:1", "h:2", "unixs:///s"]')
+    assert config.etcd.endpoints == ("h:1", "h:2", "unix:///s")
+    assert config.etcd.server_name == "etcd"
+    assert "write unixs:// or take ca out" in refusal(f'{text}["unix:///s"]')
 
 
 # ------------------------------------------------------------------ environment

@@ -26,6 +26,7 @@ class Etcd:
     ca: str | None = "ca.pem"
     cert: str | None = None
     key: str | None = None
+    server_name: str | None = "etcd"
     user: str | None = "root"
     password: str | None = "secret"
 
@@ -99,8 +100,8 @@ async def test_a_lease_is_told_with_all_that_revoking_it_takes(far: Far, link: L
     assert await telling
     assert said == {
         "op": "lease", "seq": said["seq"], "lease": 7, "ttl_ns": 10**10, "ca": "ca.pem",
-        "endpoints": ["127.0.0.1:2379"], "cert": None, "key": None, "user": "root",
-        "password": "secret",
+        "endpoints": ["127.0.0.1:2379"], "cert": None, "key": None, "server_name": "etcd",
+        "user": "root", "password": "secret",
     }  # fmt: skip
 
 
