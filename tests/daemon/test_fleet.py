@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import timedelta
 from itertools import pairwise
@@ -10,9 +11,10 @@ from pathlib import Path
 import psutil
 
 from cron_leader.demo import processes
+from cron_leader.demo.fleet import Fleet
 from cron_leader.etcd.embedded import EmbeddedEtcd
-from tests.etcd_kit import freeze, thaw
-from tests.kit import Town, now, town, until
+from tests.etcd_kit import Proxy, freeze, thaw
+from tests.kit import SOON_S, Town, now, town, until
 
 # ------------------------------------------------------------------ the key and the lease
 
@@ -95,6 +97,29 @@ async def test_an_etcd_away_for_longer_than_the_ttl_ends_the_term_by_its_own_dea
         assert again.fields["fence"] > opened.fields["fence"]
         started = place.fleet.timeline.all("run.started")
         assert not [s for s in started if ended.at < s.at < again.at]
+
+
+async def test_a_leader_whose_requests_arrive_unanswered_hands_over_at_its_deadline(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    """Its last renewals count for etcd, too: without its last word the lease outlives the bound."""
+    async with Proxy(etcd.endpoint) as proxy, town(tmp_path, etcd.endpoint, ttl="5s") as place:
+        behind = {**os.environ, "CRON_LEADER_ETCD_ENDPOINTS": proxy.endpoint}
+        async with Fleet(place.config, environ=behind) as cut_off:
+            started = await cut_off.start("a")
+            await cut_off.timeline.first("gate.opened", since=started.at, within_s=SOON_S)
+            await place.follow("b")
+            await place.line_of(2)
+            await until("its spare connection", lambda: proxy.connections == 2)
+            proxy.drop_replies = True
+            since = now()
+            opened = await place.says("gate.opened", since=since, node="b")
+            assert (opened.at - since).total_seconds() <= 5 - 1 + 1  # T, margin T / 5
+            ended = cut_off.timeline.last("term.ended", node="a")
+            assert ended is not None
+            assert ended.fields["reason"] == "deadline"
+            assert ended.at < opened.at
+            proxy.drop_replies = False
 
 
 async def test_a_follower_frozen_past_its_ttl_never_leads_with_its_dead_key(town: Town) -> None:
