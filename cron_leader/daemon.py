@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -298,6 +299,8 @@ class Daemon:
                 self.spawn(self._join(nonce, lease))
             case m.Verify(nonce):
                 self.spawn(self._verify(nonce))
+            case m.Record(nonce, fence):
+                self.spawn(self._record(nonce, fence))
             case m.Leave(nonce):
                 self.spawn(self._leave(nonce))
             case m.AskSupervisor():
@@ -350,6 +353,7 @@ class Daemon:
             clock=self._clock,
             emit=self._emit,
             may_renew=self._advancing,
+            read_mark=lambda: self._ledger.mark(config.election),
         )
         # Known before anything is waited for: one that is left meanwhile must not begin after all.
         self._candidacy = (nonce, candidacy)
@@ -368,6 +372,13 @@ class Daemon:
     async def _verify(self, nonce: str) -> None:
         if (candidacy := self._of(nonce)) is not None:
             await candidacy.verify()
+
+    async def _record(self, nonce: str, fence: int) -> None:
+        if (candidacy := self._of(nonce)) is not None:
+            timeline = None
+            with suppress(LedgerUncertain, LedgerUnusable):
+                timeline = await self._ledger.timeline()
+            await candidacy.record(fence, timeline)
 
     async def _leave(self, nonce: str) -> None:
         candidacy = self._of(nonce)

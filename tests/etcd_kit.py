@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from cron_leader.clock import SystemClock
 from cron_leader.config import EtcdConfig
 from cron_leader.core.messages import Event
+from cron_leader.core.model import Mark
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.election import Candidacy
@@ -126,11 +127,12 @@ class Recorder:
 class Node:
     """A candidacy with what it needs, running in a task."""
 
-    def __init__(self, etcd: Etcd, seat: Seat, emit: Emitted) -> None:
+    def __init__(self, etcd: Etcd, seat: Seat, emit: Emitted, mark: Mark | None) -> None:
         self.etcd = etcd
         self.seat = seat
         self.emit = emit
         self.well = True
+        self.mark = mark
         self.reports = Recorder()
         self.candidacy = Candidacy(
             etcd,
@@ -139,11 +141,15 @@ class Node:
             clock=CLOCK,
             emit=emit,
             may_renew=lambda: self.well,
+            read_mark=self._read_mark,
         )
         self.task = asyncio.create_task(self.candidacy.run(), name=f"node {seat.node}")
 
     async def until(self, *kinds: type[E], timeout_s: float = TIMEOUT_S) -> E:
         return await self.reports.until(*kinds, timeout_s=timeout_s)
+
+    async def _read_mark(self) -> Mark | None:
+        return self.mark
 
     async def leave(self) -> None:
         await self.candidacy.leave()
@@ -173,6 +179,7 @@ class Fleet:
         ledger: str = "ledger-1",
         lease: int | None = None,
         kind: type[Etcd] = Etcd,
+        mark: Mark | None = None,
     ) -> Node:
         seat = Seat(
             prefix=PREFIX,
@@ -188,7 +195,7 @@ class Fleet:
             digest="d",
         )
         emit = Emitted()
-        node = Node(self.client(*endpoints, emit=emit, kind=kind), seat, emit)
+        node = Node(self.client(*endpoints, emit=emit, kind=kind), seat, emit, mark)
         self.nodes.append(node)
         return node
 

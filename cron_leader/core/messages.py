@@ -93,8 +93,8 @@ class JoinFailed:
     """The candidacy ended without a term. The port has cleaned up, or given up cleaning up.
 
     reason: unreachable (etcd, told by its client), or one of term.ended: lease_lost, refused,
-    wrong_ledger, supervisor_gone. text: one line with the cure. permanent: a person must act;
-    before the first candidacy that is exit code 2.
+    wrong_ledger, history, ledger_unreachable, supervisor_gone. text: one line with the cure.
+    permanent: a person must act; before the first candidacy that is exit code 2.
     """
 
     nonce: str
@@ -105,11 +105,15 @@ class JoinFailed:
 
 @value
 class Elected:
-    """Won, and confirmed by the last linearizable check. The watch on the own key is opening."""
+    """Won, and confirmed by the last linearizable check. The watch on the own key is opening.
+
+    least: as in Candidate.
+    """
 
     nonce: str
     revision: int
     cluster: int
+    least: int = 0
 
 
 @value
@@ -351,6 +355,14 @@ class Raise:
 
 
 @value
+class Record:
+    """Have etcd remember what was raised; nothing follows, and nothing waits for it."""
+
+    nonce: str
+    fence: int
+
+
+@value
 class ReadPast:
     term: Term
 
@@ -461,7 +473,7 @@ class Exit:
 
 
 Effect = (
-    Probe | AskSupervisor | Join | Verify | Leave | Raise | ReadPast | Settle | Take | Heartbeat
-    | WriteFinish | WritePutBack | AnswerOrder | CloseTerm | Prepare | Go | Drop | Kill | Abandon
-    | Emit | Exit
+    Probe | AskSupervisor | Join | Verify | Leave | Raise | Record | ReadPast | Settle | Take
+    | Heartbeat | WriteFinish | WritePutBack | AnswerOrder | CloseTerm | Prepare | Go | Drop | Kill
+    | Abandon | Emit | Exit
 )  # fmt: skip

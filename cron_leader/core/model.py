@@ -145,7 +145,11 @@ class SlotKey:
 
 @value
 class Candidate:
-    """An elected node before its raise. revision: its key's create_revision; cluster: etcd's id."""
+    """An elected node before its raise. revision: its key's create_revision; cluster: etcd's id.
+
+    least: the fence etcd remembers to have been raised in this ledger: it must not show less. 0:
+    none is remembered.
+    """
 
     election: str
     nonce: str
@@ -153,6 +157,17 @@ class Candidate:
     lease: int
     revision: int
     cluster: int
+    least: int = 0
+
+
+@value
+class Mark:
+    """A fence as it stands in the ledger, to be held against etcd's history. cluster: etcd's id in
+    hex, None after a rebase."""
+
+    fence: int
+    offset: int
+    cluster: str | None
 
 
 @value

@@ -290,8 +290,8 @@ class Node:
                 self._end(EndReason.LEASE_LOST)
             case m.JoinFailed():
                 self._on_join_failed(event)
-            case m.Elected(_, revision, cluster):
-                self._on_elected(revision, cluster)
+            case m.Elected():
+                self._on_elected(event)
             case m.WatchOpened():
                 self.gate = replace(self.gate, watching=True)
             case m.WatchBroken():
@@ -400,20 +400,25 @@ class Node:
 
     # ------------------------------------------------------------------ elected, raised, settled
 
-    def _on_elected(self, revision: int, cluster: int) -> None:
+    def _on_elected(self, won: m.Elected) -> None:
         if self.phase is not Phase.JOINING:
             return
-        assert self._nonce is not None
         self._joined_once = True
         self._backoff_ns = BACKOFF_NS[0]
         self._elected_at = self._now.wall
         self._candidate = Candidate(
-            self._election, self._nonce, self._name, self._lease, revision, cluster
+            self._election,
+            won.nonce,
+            self._name,
+            self._lease,
+            won.revision,
+            won.cluster,
+            won.least,
         )
         self.phase = Phase.RAISING
         self._elected_ns = self._now.boot_ns
         self._raise_by_ns = self._elected_ns + RAISE_ANSWER_NS
-        self._emit("term.elected", lease=_hex(self._lease), revision=revision)
+        self._emit("term.elected", lease=_hex(self._lease), revision=won.revision)
         if self._due(self.gate.deadline_ns):  # frozen since the last check: not even a raise
             self._end(EndReason.DEADLINE)
         else:
@@ -432,6 +437,7 @@ class Node:
         self.gate = replace(self.gate, raised=True)
         self.phase = Phase.SETTLING
         self._emit("term.raised", fence=answer, lease=_hex(c.lease))
+        self._do(m.Record(c.nonce, answer))
         self._do(m.ReadPast(self.term))
 
     def _raise_refused(self, answer: Refused) -> None:

@@ -21,13 +21,13 @@ from cron_leader.core.messages import (
     LeaseRenewed,
     Left,
 )
-from cron_leader.errors import EtcdRefused, EtcdUnavailable
+from cron_leader.errors import EtcdRefused, EtcdUnavailable, LedgerUncertain, LedgerUnusable
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import LeaseExists, LeaseNotFound, NotSent
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import NS, Lease, Terms
-from cron_leader.etcd.line import Line, OutOfLine
+from cron_leader.etcd.line import PAUSE_S, Line, OutOfLine, ReadMark
 from cron_leader.etcd.spare import Spare
 from cron_leader.etcd.stubs import rpc
 from cron_leader.etcd.tenure import Tenure
@@ -45,6 +45,7 @@ class Candidacy:
     """One lease from grant to revoke: join, wait, confirm, watch, leave. Used once.
 
     report: called with this candidacy's events, in order. may_renew: False holds renewals back.
+    read_mark: the ledger's fence, as it stands.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Candidacy:
         clock: Clock,
         emit: Emit,
         may_renew: Callable[[], bool],
+        read_mark: ReadMark,
     ) -> None:
         self._etcd = etcd
         self._seat = seat
         self._report = report
         self._clock = clock
         self._emit = emit
+        self._read_mark = read_mark
         self._line = Line(etcd, seat, clock=clock)
         self._lease = Lease(
             etcd,
@@ -110,6 +113,17 @@ class Candidacy:
         if self._tenure is not None:
             await self._tenure.verify()
 
+    async def record(self, fence: int, timeline: str | None) -> None:
+        """Have etcd remember the fence we raised; until it does, or we leave."""
+        assert self._revision is not None
+        while not self._leaving:
+            try:
+                await self._line.record_raise(self._revision, fence, timeline)
+            except (EtcdUnavailable, EtcdRefused):
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
     async def leave(self) -> None:
         """Stop renewing, delete the own keys, revoke, report Left; idempotent, bounded."""
         if self._leaving:
@@ -134,6 +148,8 @@ class Candidacy:
             await self._fail(out.reason, str(out), permanent=out.permanent)
         except LeaseNotFound as error:
             await self._fail("lease_lost", str(error))
+        except (LedgerUncertain, LedgerUnusable) as error:
+            await self._fail("ledger_unreachable", str(error))
         except EtcdRefused as error:
             await self._fail("refused", str(error), permanent=error.permanent)
         except EtcdUnavailable as error:
@@ -141,7 +157,7 @@ class Candidacy:
 
     async def _join(self) -> None:
         """The ledger first: a node with a wrong one does not even take a lease."""
-        await self._line.check_ledger()
+        await self._line.check_ledger(self._read_mark)
         self._maybe_granted = True
         try:
             if not await self._lease.grant():
@@ -171,7 +187,7 @@ class Candidacy:
         won = None
         while won is None:
             await self._line.wait_turn(revision)
-            await self._line.store_ledger(revision)
+            least = await self._line.store_ledger(revision)
             won = await self._line.last_check(revision)
         self._tenure = Tenure(
             self._etcd,
@@ -181,7 +197,7 @@ class Candidacy:
             clock=self._clock,
             emit=self._emit,
         )
-        self._report(Elected(self._seat.nonce, won.revision, won.cluster))
+        self._report(Elected(self._seat.nonce, won.revision, won.cluster, least))
         await self._tenure.watch()
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:

@@ -3,6 +3,7 @@
     <prefix>/<fleet>/elections/<shard>/<lease>   a candidate's place in line   JSON, on its lease
     <prefix>/<fleet>/nodes/<lease>               what a node is                JSON, on its lease
     <prefix>/<fleet>/ledger                      the id of the fleet's ledger  text, no lease
+    <prefix>/<fleet>/raised/<shard>              the fence raised last         JSON, no lease
 
 <lease> is the lease's id as 16 hex digits, as etcdctl prints it.
 """
@@ -53,6 +54,10 @@ class Seat:
         return ledger_key(self.prefix, self.fleet)
 
     @property
+    def raised_key(self) -> bytes:
+        return raised_key(self.prefix, self.fleet, self.shard)
+
+    @property
     def line(self) -> bytes:
         return line_prefix(self.prefix, self.fleet, self.shard)
 
@@ -60,6 +65,9 @@ class Seat:
         return _json(
             node=self.node, nonce=self.nonce, pid=os.getpid(), started_at=timestamp(started_at)
         )
+
+    def raised_value(self, fence: int, timeline: str | None) -> bytes:
+        return _json(fence=fence, nonce=self.nonce, ledger_id=self.ledger_id, timeline=timeline)
 
     def node_value(self) -> bytes:
         return _json(
@@ -81,6 +89,10 @@ def nodes_prefix(prefix: str, fleet: str) -> bytes:
 
 def ledger_key(prefix: str, fleet: str) -> bytes:
     return f"{prefix}/{fleet}/ledger".encode()
+
+
+def raised_key(prefix: str, fleet: str, shard: int) -> bytes:
+    return f"{prefix}/{fleet}/raised/{shard}".encode()
 
 
 def _json(**fields: object) -> bytes:

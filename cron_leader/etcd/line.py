@@ -9,13 +9,15 @@ candidate frozen beyond its TTL leads with a key that is gone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cron_leader.clock import Clock
+from cron_leader.core.model import Mark
 from cron_leader.errors import EtcdRefused, EtcdUnavailable
-from cron_leader.etcd import requests
+from cron_leader.etcd import history, requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import LeaseNotFound, StaleToken
 from cron_leader.etcd.keys import Seat
@@ -26,6 +28,10 @@ PUT_TRIES = 3
 """Sends of the txn that puts the own key, before etcd counts as unreachable."""
 PAUSE_S = 0.25
 """Between tries of a read while waiting in line."""
+
+
+ReadMark = Callable[[], Awaitable[Mark | None]]
+"""Reads the ledger's fence."""
 
 
 class OutOfLine(Exception):
@@ -56,10 +62,16 @@ class Line:
         self._timeout_s = seat.renew_ns / 2 / NS
         self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
 
-    async def check_ledger(self) -> None:
-        """Refuse to get in line with a ledger other than the fleet's; raises as Etcd.call does."""
+    async def check_ledger(self, read_mark: ReadMark) -> None:
+        """Refuse to get in line with a ledger other than the fleet's, or when etcd's history and
+        the ledger's are not of one piece; raises as Etcd.call and read_mark do."""
+        record = await self._call("KV/Range", requests.get(self._seat.raised_key))
+        mark = await read_mark()
         reply = await self._call("KV/Range", requests.get(self._seat.ledger_key))
         self._compare_ledger(reply.kvs)
+        least = history.remembered(record.kvs, self._seat)
+        if text := history.mismatch(mark, reply.header, least, self._seat):
+            raise OutOfLine("history", text, permanent=True)
 
     async def get_in(self, started_at: datetime) -> int:
         """Put the own key; its create_revision.
@@ -96,16 +108,18 @@ class Line:
                 return
             await self._watch(ahead, reply.header.revision + 1)
 
-    async def store_ledger(self, revision: int) -> None:
-        """The first leader of a fleet names its ledger; every other compares."""
+    async def store_ledger(self, revision: int) -> int:
+        """The first leader of a fleet names its ledger; every other compares. The fence that etcd
+        remembers: with nobody ahead any more, it is the last."""
         seat = self._seat
+        record = requests.read(seat.raised_key)
         request = requests.when(
             [
                 requests.created_at(seat.ledger_key, 0),
                 requests.created_at(seat.place_key, revision),
             ],
-            [requests.put(seat.ledger_key, seat.ledger_id.encode())],
-            [requests.read(seat.ledger_key)],
+            [requests.put(seat.ledger_key, seat.ledger_id.encode()), record],
+            [requests.read(seat.ledger_key), record],
         )
         reply = await self._insist(request)
         if not reply.succeeded:
@@ -113,6 +127,17 @@ class Line:
             if not kvs:
                 raise self._own_key_gone()
             self._compare_ledger(kvs)
+        return history.remembered(reply.responses[1].response_range.kvs, seat)
+
+    async def record_raise(self, revision: int, fence: int, timeline: str | None) -> None:
+        """Let etcd remember what we raised, while the key we put at `revision` is there; raises as
+        Etcd.call does."""
+        seat = self._seat
+        request = requests.when(
+            [requests.created_at(seat.place_key, revision)],
+            [requests.put(seat.raised_key, seat.raised_value(fence, timeline))],
+        )
+        await self._call("KV/Txn", request)
 
     async def last_check(self, revision: int) -> Won | None:
         """The read a term begins with; None if somebody is ahead after all."""

@@ -121,9 +121,10 @@ class Tenure:
         return self._judge(reply, seen)
 
     def _judge(self, reply: Any, seen: int) -> Standing:
-        """A store behind what was seen before it was asked was restored from a backup: the key in
-        it is history's."""
-        if reply.header.revision < seen:
+        """A store behind what was seen before it was asked was restored from a backup, and so was
+        one of another id: the key in it is history's."""
+        header = reply.header
+        if header.revision < seen or header.cluster_id != self._won.cluster:
             return Standing.DELETED
         self._seen = max(self._seen, reply.header.revision)
         for kv in reply.kvs:

@@ -19,6 +19,7 @@ from cron_leader.core.model import (
     DueRow,
     Finish,
     LedgerId,
+    Mark,
     Past,
     PutBack,
     Refused,
@@ -49,10 +50,17 @@ class Ledger(Protocol):
     async def clock(self) -> datetime | None:
         """The database's clock, one read; None where it is ours (SQLite)."""
 
+    async def timeline(self) -> str | None:
+        """Which history of the database this is, for the record; None where there is but one."""
+
+    async def mark(self, election: str) -> Mark | None:
+        """The fence as it stands; None before the first raise."""
+
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
     ) -> int | Refused:
-        """Lift the fence; the fence now held, or Refused. `waiting` is called when it waits on a
+        """Lift the fence; the fence now held, or Refused: also for a fence below candidate.least,
+        which means that the ledger itself went back. `waiting` is called when it waits on a
         lock held by another (the ledger itself being alive)."""
 
     async def read_past(self, term: Term) -> Past: ...

@@ -15,6 +15,7 @@ from cron_leader.core.model import (
     DueRow,
     Finish,
     JobRecord,
+    Mark,
     Past,
     PutBack,
     Refused,
@@ -60,12 +61,17 @@ class GuardedLedger(ABC):
         return await self.write(writes.close_term(term, reason, now))
 
 
-def judge_raise(candidate: Candidate, row: Mapping[str, Any]) -> int | Refused:
-    """The answer to a raise, from the fence row as it stands afterwards.
+def judge_raise(candidate: Candidate, rows: Rows) -> int | Refused:
+    """The answer to a raise, from the fence row (if there is one) as it stands afterwards.
 
-    Ours, by fence and nonce: now or by an earlier copy. `history` is set only for another etcd
-    cluster; whether a fence at or above ours means a restored etcd is the caller's to say.
+    Ours, by fence and nonce: now or by an earlier copy. `history` is set for another etcd cluster
+    and for a ledger that went back; whether a fence at or above ours means a restored etcd is the
+    caller's to say.
     """
+    if not rows or rows[0]["fence"] < candidate.least:
+        high = rows[0]["fence"] if rows else None
+        return Refused("raise", high, history=True, text=_went_back(candidate, high))
+    (row,) = rows
     ours: int = row["offset"] + candidate.revision
     if row["fence"] == ours and row["nonce"] == candidate.nonce:
         return ours
@@ -82,6 +88,7 @@ def raise_params(candidate: Candidate, now: datetime) -> Params:
         "cluster": cluster_text(candidate.cluster),
         "node": candidate.node,
         "now": now,
+        "least": candidate.least,
     }
 
 
@@ -119,6 +126,20 @@ def refusal_of_raise(candidate: Candidate, refused: Refused, now: datetime) -> P
 def cluster_text(cluster: int) -> str:
     """etcd's cluster id as etcd's own log lines show it."""
     return f"{cluster:x}"
+
+
+def mark_of(rows: Rows) -> Mark | None:
+    return Mark(rows[0]["fence"], rows[0]["offset"], rows[0]["cluster"]) if rows else None
+
+
+def _went_back(candidate: Candidate, high: int | None) -> str:
+    fleet, shard = candidate.election.split("/")
+    return (
+        f"ledger refuses election {candidate.election}: its fence is {high or 'not there'}, but "
+        f"etcd remembers fence {candidate.least} raised in it: the ledger went back (restored, or "
+        "failed over to a copy that lagged); bring the newer one back, or, to go on without what "
+        f"it lost, delete etcd's key .../{fleet}/raised/{shard}"
+    )
 
 
 def _foreign(candidate: Candidate, row: Mapping[str, Any]) -> bool:

@@ -20,13 +20,14 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Past, Refused, Term
+from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Term
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
     GuardedLedger,
     guard_params,
     judge_raise,
+    mark_of,
     past_of,
     raise_params,
     refusal_of,
@@ -63,6 +64,7 @@ _QUERIES = queries(Dialect.POSTGRES)
 
 _BEGIN: Statement = ("BEGIN ISOLATION LEVEL READ COMMITTED", None)
 _COMMIT: Statement = ("COMMIT", None)
+_TIMELINE = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline"
 _SETTINGS = """
 SELECT set_config('application_name', %(name)s, true),
     set_config('synchronous_commit', 'on', true),
@@ -125,6 +127,16 @@ class PostgresLedger(GuardedLedger):
             rows = await _execute(connection, "SELECT clock_timestamp() AS ledger_now", {})
         return to_time(rows[0]["ledger_now"])
 
+    async def timeline(self) -> str | None:
+        async with self._sessions.session(READ_S) as connection:
+            rows = await _execute(connection, _TIMELINE)
+        return str(rows[0]["timeline"])
+
+    async def mark(self, election: str) -> Mark | None:
+        read = _named("read_fence", {"election": election})
+        async with self._sessions.session(READ_S) as connection:
+            return mark_of(await _execute(connection, *read))
+
     async def close(self) -> None:
         await self._sessions.close()
 
@@ -174,7 +186,7 @@ class PostgresLedger(GuardedLedger):
         )
         async with self._sessions.session(RAISE_S) as connection:
             answers = await _transact(connection, statements)
-        return judge_raise(candidate, answers[-2][0])
+        return judge_raise(candidate, answers[-2])
 
     async def read_past(self, term: Term) -> Past:
         params = {"election": term.election}

@@ -9,7 +9,9 @@
 -- name: raise_fence
 INSERT INTO cron_leader_fence AS f
     (election, fence, nonce, "offset", cluster, node, raised_at)
-VALUES (:election, :revision, :nonce, 0, :cluster, :node, :now)
+SELECT :election, :revision, :nonce, 0, :cluster, :node, :now
+WHERE :least = 0 OR EXISTS (
+    SELECT g.fence FROM cron_leader_fence AS g WHERE g.election = :election AND g.fence >= :least)
 ON CONFLICT (election) DO UPDATE SET fence = f."offset" + :revision, nonce = :nonce,
     cluster = :cluster, node = :node, raised_at = :now
 WHERE f.fence < f."offset" + :revision AND (f.cluster IS NULL OR f.cluster = :cluster)

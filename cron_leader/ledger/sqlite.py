@@ -22,13 +22,14 @@ from datetime import datetime
 from typing import TypeVar
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Past, Refused, Term
+from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Term
 from cron_leader.errors import CronLeaderError, LedgerUncertain
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
     GuardedLedger,
     guard_params,
     judge_raise,
+    mark_of,
     past_of,
     raise_params,
     refusal_of,
@@ -119,6 +120,13 @@ class SqliteLedger(GuardedLedger):
     async def clock(self) -> datetime | None:
         return None
 
+    async def timeline(self) -> str | None:
+        return None
+
+    async def mark(self, election: str) -> Mark | None:
+        read = Step("read_fence", {"election": election})
+        return await self._call(lambda c: mark_of(execute(c, read)), Patience(WRITE_S))
+
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -135,8 +143,8 @@ class SqliteLedger(GuardedLedger):
         def work(connection: sqlite3.Connection) -> int | Refused:
             with transaction(connection):
                 execute(connection, raise_)
-                row = execute(connection, Step("read_fence", raise_.params))[0]
-            return judge_raise(candidate, row)
+                rows = execute(connection, Step("read_fence", raise_.params))
+            return judge_raise(candidate, rows)
 
         loop = asyncio.get_running_loop()
 

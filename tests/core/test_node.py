@@ -254,6 +254,30 @@ def test_a_raise_refused_for_another_cluster_is_broken_history_at_once() -> None
     assert d.told("term.ended")["reason"] == EndReason.HISTORY
 
 
+def test_what_etcd_remembers_goes_into_the_raise_and_what_was_raised_back_to_etcd() -> None:
+    d = Driver()
+    d.join()
+    d.renew()
+    d.step(m.Elected(d.nonce, 7, 99, least=5))
+    assert d.asked(m.Raise).candidate.least == 5
+    d.step(m.Raised(d.nonce, 107))
+    assert d.asked(m.Record) == m.Record(d.nonce, 107)
+
+
+def test_broken_history_found_before_the_line_is_exit_2_at_start_and_patience_later() -> None:
+    d = Driver()
+    d.step(m.JoinFailed(d.join(), "history", "rebase", permanent=True))
+    assert d.asked(m.Exit) == m.Exit(2, "rebase")
+
+    d = Driver().lead()
+    d.step(m.KeyDeleted(d.nonce))
+    d.step(m.Left(d.nonce))
+    d.step(m.LedgerReached())
+    d.step(m.JoinFailed(d.asked(m.Join).nonce, "history", "rebase", permanent=True))
+    assert d.told("term.ended") == {"reason": EndReason.HISTORY, "error": "rebase"}
+    assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
+
+
 def test_a_refused_settlement_ends_the_term() -> None:
     d = Driver()
     d.settle()

@@ -42,7 +42,7 @@ JOBS = (
 LONG_AGO = T0 - timedelta(days=1)
 KNOWN = {j.name: JobRecord(j.name, LONG_AGO, LONG_AGO, j.schedule.digest) for j in JOBS}
 NEWER = Refused("x", 99)
-SILENT = (m.Emit, m.Abandon, m.Exit)
+SILENT = (m.Emit, m.Abandon, m.Record, m.Exit)
 
 
 class Ledger:

@@ -27,8 +27,18 @@ async def main(endpoint: str, prefix: str, fleet: str, lease: int) -> None:
     seat = Seat(
         prefix, fleet, 0, "frozen", "nonce", lease, 2 * NS, 2 * NS // 3, "ledger-1", "0", "d"
     )
+
+    async def no_mark() -> None:
+        return None
+
     candidacy = Candidacy(
-        etcd, seat, report=report, clock=clock, emit=etcd._emit, may_renew=lambda: True
+        etcd,
+        seat,
+        report=report,
+        clock=clock,
+        emit=etcd._emit,
+        may_renew=lambda: True,
+        read_mark=no_mark,
     )
     await asyncio.wait(
         {asyncio.create_task(candidacy.run()), asyncio.create_task(done.wait())},

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+
+import pytest
 
 from cron_leader.core.messages import Elected, JoinFailed, LeaseRenewed, Left, WatchOpened
+from cron_leader.core.model import Mark
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from cron_leader.etcd.survey import survey
 from tests.etcd_kit import PREFIX, CountingEtcd, Fleet, Hand, Node, Proxy, fleet_of, place_of
@@ -161,6 +165,104 @@ async def test_a_ledger_stored_while_waiting_in_line_is_still_compared(
     await a.leave()
     assert (await b.until(JoinFailed)).reason == "wrong_ledger"
     assert await hand.get(place_of(b)) is None
+
+
+# ------------------------------------------------------------------ history
+
+
+async def _recorded(node: Node, hand: Hand, fence: int) -> None:
+    await node.candidacy.record(fence, "00000001")
+    kv = await hand.get(node.seat.raised_key)
+    assert json.loads(kv.value) == {
+        "fence": fence,
+        "nonce": node.seat.nonce,
+        "ledger_id": node.seat.ledger_id,
+        "timeline": "00000001",
+    }
+    assert kv.lease == 0
+
+
+async def test_the_next_leader_is_told_the_fence_that_was_recorded(
+    fleet: Fleet, hand: Hand
+) -> None:
+    a, b = await line_of(fleet, hand, "a", "b")
+    (first,) = a.reports.of(Elected)
+    assert first.least == 0
+    await _recorded(a, hand, 41)
+    await a.leave()
+    assert (await b.until(Elected)).least == 41
+
+
+async def test_a_deposed_leader_records_nothing(fleet: Fleet, hand: Hand) -> None:
+    a, b = await line_of(fleet, hand, "a", "b")
+    await hand.delete(place_of(a))
+    await b.until(Elected)
+    await b.candidacy.record(42, None)
+    await a.candidacy.record(41, None)
+    assert json.loads((await hand.get(b.seat.raised_key)).value)["fence"] == 42
+
+
+@pytest.mark.parametrize(
+    "value", [b"{}", b"7", b"no JSON", b'{"ledger_id": "another", "fence": 99}']
+)
+async def test_a_record_of_another_ledger_or_by_another_hand_says_nothing(
+    fleet: Fleet, hand: Hand, value: bytes
+) -> None:
+    probe = fleet.join("a")
+    await probe.until(Elected)
+    await hand.put(probe.seat.raised_key, value)
+    b = fleet.join("b")
+    await hand.until_there(place_of(b))
+    await probe.leave()
+    assert (await b.until(Elected)).least == 0
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (Mark(10**6, 0, None), "fence 1000000 is ahead of this etcd"),
+        (Mark(1, 0, "abc"), "fence 1 was raised under etcd cluster abc, this is cluster"),
+    ],
+)
+async def test_an_etcd_behind_the_ledgers_fence_or_another_one_keeps_a_node_out_of_line(
+    fleet: Fleet, hand: Hand, mark: Mark, said: str
+) -> None:
+    node = fleet.join("a", mark=mark)
+    failed = await node.until(JoinFailed)
+    assert (failed.reason, failed.permanent) == ("history", True)
+    assert said in failed.text
+    assert "at revision " in failed.text
+    assert "cron-leader fence rebase" in failed.text
+    assert not node.reports.of(LeaseRenewed)
+    assert await hand.get(place_of(node)) is None
+
+
+@pytest.mark.parametrize(("mark", "shown"), [(None, "not there"), (Mark(40, 0, None), "40")])
+async def test_a_ledger_behind_what_etcd_remembers_keeps_a_node_out_of_line(
+    fleet: Fleet, hand: Hand, mark: Mark | None, shown: str
+) -> None:
+    (a,) = await line_of(fleet, hand, "a")
+    await _recorded(a, hand, 41)
+    b = fleet.join("b", mark=mark)
+    failed = await b.until(JoinFailed)
+    assert (failed.reason, failed.permanent) == ("history", True)
+    assert f"fence is {shown}, but etcd remembers fence 41" in failed.text
+    assert f"etcdctl del {b.seat.raised_key.decode()}" in failed.text
+
+
+async def test_a_rebased_ledger_and_one_just_raised_are_of_one_piece_with_etcd(
+    fleet: Fleet, hand: Hand
+) -> None:
+    (a,) = await line_of(fleet, hand, "a")
+    (elected,) = a.reports.of(Elected)
+    await _recorded(a, hand, elected.revision)
+    for mark in (
+        Mark(elected.revision, 0, f"{elected.cluster:x}"),
+        Mark(10**6, 10**6, None),
+        Mark(10**6 + elected.revision, 10**6, None),
+    ):
+        node = fleet.join("b", mark=mark)
+        await node.until(LeaseRenewed)
 
 
 async def test_leaving_takes_keys_and_lease_out_of_etcd(fleet: Fleet, hand: Hand) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from unittest.mock import ANY
 
 import pytest
@@ -14,6 +15,7 @@ from cron_leader.core.model import (
     Entry,
     Gap,
     JobRecord,
+    Mark,
     Origin,
     Reason,
     Refused,
@@ -114,6 +116,53 @@ async def test_another_etcd_cluster_is_history_until_a_rebase(lab: Lab) -> None:
     assert row is not None
     assert (row.offset, row.cluster) == (high, None)
     assert await ledger.raise_fence(foreign, T0, waiting=nothing) == high + foreign.revision
+
+
+async def test_the_mark_is_the_fence_as_it_stands(lab: Lab) -> None:
+    ledger, candidate = await lab.ledger(), lab.candidate("a")
+    assert await ledger.mark(ELECTION) is None
+    await ledger.raise_fence(candidate, T0, waiting=nothing)
+    mark = await ledger.mark(ELECTION)
+    assert mark is not None
+    assert (mark.fence, mark.offset, mark.cluster) == (candidate.revision, 0, f"{CLUSTER:x}")
+    lab.read().rebase(ELECTION)
+    assert await ledger.mark(ELECTION) == Mark(candidate.revision, candidate.revision, None)
+
+
+@pytest.mark.parametrize("raised", [True, False])
+async def test_a_ledger_that_shows_less_than_etcd_remembers_is_refused_unchanged(
+    lab: Lab, raised: bool
+) -> None:
+    ledger, old, new = await lab.ledger(), lab.candidate("a"), lab.candidate("b")
+    if raised:
+        await ledger.raise_fence(old, T0, waiting=nothing)
+    before = await ledger.mark(ELECTION)
+    answer = await ledger.raise_fence(replace(new, least=old.revision + 1), T0, waiting=nothing)
+    assert isinstance(answer, Refused)
+    assert (answer.high, answer.history) == (old.revision if raised else None, True)
+    assert f"fence {old.revision + 1} raised in it" in answer.text
+    assert await ledger.mark(ELECTION) == before
+    (refusal,) = lab.read().refusals()
+    assert (refusal.what, refusal.fence) == ("raise", new.revision)
+
+
+async def test_a_ledger_that_shows_what_etcd_remembers_is_raised_and_a_resend_too(lab: Lab) -> None:
+    ledger, old, new = await lab.ledger(), lab.candidate("a"), lab.candidate("b")
+    await ledger.raise_fence(old, T0, waiting=nothing)
+    for _ in range(2):
+        after = replace(new, least=old.revision)
+        assert await ledger.raise_fence(after, T0, waiting=nothing) == new.revision
+
+
+async def test_the_database_tells_its_clock_and_history_where_it_has_its_own(lab: Lab) -> None:
+    ledger = await lab.ledger()
+    clock, timeline = await ledger.clock(), await ledger.timeline()
+    if lab.url.startswith("sqlite"):
+        assert (clock, timeline) == (None, None)
+    else:
+        assert clock is not None
+        assert abs((clock - datetime.now(UTC)).total_seconds()) < 1
+        assert timeline == "00000001"
 
 
 # ------------------------------------------------------------------ claims
