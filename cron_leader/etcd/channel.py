@@ -9,8 +9,7 @@ serve nothing but the election: lease and watch share them with no busy neighbou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -18,39 +17,32 @@ import grpc.aio
 
 from cron_leader.clock import Clock
 from cron_leader.errors import ConfigError, EtcdRefused, EtcdUnavailable
-from cron_leader.etcd import spare
-from cron_leader.etcd.codes import AuthDisabled, Misconfigured, NotSent, StaleToken, to_error
-from cron_leader.etcd.probe import mismatch
+from cron_leader.etcd import rights, spare
+from cron_leader.etcd.codes import (
+    GRANT,
+    AuthDisabled,
+    Denied,
+    Misconfigured,
+    NoToken,
+    NotSent,
+    StaleToken,
+    to_error,
+)
+from cron_leader.etcd.endpoint import Endpoint
+from cron_leader.etcd.probe import UNIX, mismatch
+from cron_leader.etcd.seen import Seen
 from cron_leader.etcd.spare import Spare
 from cron_leader.etcd.stream import Stream
 from cron_leader.etcd.stubs import rpc
+from cron_leader.etcd.tls import TlsFiles
+from cron_leader.etcd.token import RETRY_NS, lifetime_ns
 from cron_leader.events import Emit
 
 if TYPE_CHECKING:
     from cron_leader.config import EtcdConfig
 
-# A frozen peer is noticed by http2.ping_timeout_ms (keepalive_timeout_ms alone does not do it);
-# pings more often than every 5 s draw GOAWAY too_many_pings; the default reconnect backoff takes
-# 28 s to recover from 45 s of refused connections, this one 0.4 s.
-OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.keepalive_time_ms", 6000),
-    ("grpc.http2.ping_timeout_ms", 2000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.enable_http_proxy", 0),
-)
 _READS = frozenset({"KV/Range", "Lease/LeaseTimeToLive"})
 _HAS_LEADER = ("hasleader", "true")
-_STUBS = {
-    "KV": rpc.KVStub,
-    "Lease": rpc.LeaseStub,
-    "Watch": rpc.WatchStub,
-    "Auth": rpc.AuthStub,
-}
 
 
 class Etcd:
@@ -61,17 +53,21 @@ class Etcd:
 
     def __init__(self, config: EtcdConfig, *, clock: Clock, emit: Emit) -> None:
         tls, addresses = _addresses(config)
-        credentials = _credentials(config) if tls else None
-        self._tls = tls
-        self._credentials = credentials
+        self._files = TlsFiles(config, clock=clock) if tls else None
+        self._server_name = config.server_name
         self._clock = clock
         self._emit = emit
         self._user = config.user
         self._password = config.password
         self._token: str | None = None
+        self._token_due_ns = 0
         self._login = asyncio.Lock()
-        self._endpoints = [_Endpoint(address, credentials) for address in addresses]
+        self._endpoints = [
+            Endpoint(address, self._files, server_name=config.server_name) for address in addresses
+        ]
         self._at = 0
+        self._seen = Seen()
+        self._lagging: set[str] = set()
         self._failing: set[str] = set()
         self._unreachable = False
 
@@ -99,11 +95,14 @@ class Etcd:
         """A stream to the current endpoint; timeout_s bounds the login it may need first."""
         endpoint = self._endpoints[self._at]
         metadata = await self._metadata(endpoint, timeout_s)
+        connection = await endpoint.take()
         return Stream(
-            endpoint.method(method)(metadata=metadata),
+            connection.method(method)(metadata=metadata),
             endpoint.address,
-            heard=self._answered,
+            heard=self._heard,
             ended=self._ended,
+            left=connection.give_back,
+            fresh_until_ns=self._token_due_ns if self._user is not None else None,
         )
 
     def blame(self, address: str, text: str) -> None:
@@ -118,7 +117,12 @@ class Etcd:
     def spare(self) -> Spare:
         """A second connection to every endpoint, the caller's own to open and to close."""
         endpoints = [
-            _Endpoint(endpoint.address, self._credentials, options=spare.OPTIONS)
+            Endpoint(
+                endpoint.address,
+                self._files,
+                server_name=self._server_name,
+                options=spare.OPTIONS,
+            )
             for endpoint in self._endpoints
         ]
         return Spare(endpoints, self._known_metadata)
@@ -126,65 +130,105 @@ class Etcd:
     async def aclose(self) -> None:
         """Close the channels; streams must have been left before."""
         for endpoint in self._endpoints:
-            await endpoint.channel.close(None)
+            await endpoint.aclose()
 
     # -------------------------------------------------------------- one request
 
     async def _authenticated(
-        self, endpoint: _Endpoint, method: str, request: Any, timeout_s: float
+        self, endpoint: Endpoint, method: str, request: Any, timeout_s: float
     ) -> Any:
-        """One try, and one more after a fresh login if the token was stale."""
+        """One try, and one more after a fresh login if the token was stale or is now asked for."""
         metadata = await self._metadata(endpoint, timeout_s)
         try:
             return await self._once(endpoint, method, request, timeout_s, metadata)
-        except StaleToken:
+        except (StaleToken, NoToken):
             if self._user is None:
                 raise
+        except Denied as denied:
+            raise await self._named(denied, endpoint, method, request, timeout_s) from None
         metadata = await self._metadata(endpoint, timeout_s)
         return await self._once(endpoint, method, request, timeout_s, metadata)
 
+    async def _named(
+        self, denied: Denied, endpoint: Endpoint, method: str, request: Any, timeout_s: float
+    ) -> Denied:
+        """The error with the missing right in it, if etcd can be got to tell."""
+
+        async def ask(how: str, probe: Any) -> Any:
+            return await self._once(endpoint, how, probe, timeout_s, self._known_metadata())
+
+        lacks = await rights.lacking(ask, method, request)
+        if not lacks:
+            return denied
+        text = f"etcd {endpoint.address}: permission denied to user {self._user}: {lacks}; {GRANT}"
+        return Denied(text, permanent=True)
+
     async def _once(
         self,
-        endpoint: _Endpoint,
+        endpoint: Endpoint,
         method: str,
         request: Any,
         timeout_s: float,
         metadata: Sequence[tuple[str, str]],
     ) -> Any:
+        connection = await endpoint.take()
         try:
-            reply = await endpoint.method(method)(request, timeout=timeout_s, metadata=metadata)
+            reply = await connection.method(method)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as foreign:
             failure = await self._explained(endpoint, to_error(foreign, endpoint.address))
             self._ended(endpoint.address, failure)
             raise failure from None
+        finally:
+            await connection.give_back()
         self._answered(endpoint.address)
+        if self._lag(endpoint.address, reply) is not None:
+            self.rotate(endpoint.address)
         return reply
 
     async def _explained(
-        self, endpoint: _Endpoint, failure: EtcdUnavailable | EtcdRefused
+        self, endpoint: Endpoint, failure: EtcdUnavailable | EtcdRefused
     ) -> EtcdUnavailable | EtcdRefused:
         """The failure, or Misconfigured if a port that never answered speaks the other protocol."""
         if endpoint.answered or not isinstance(failure, NotSent):
             return failure
-        cause = await mismatch(endpoint.address, tls=self._tls)
+        cause = await mismatch(endpoint.address, tls=self._files is not None)
         if cause is None:
             return failure
         return Misconfigured(f"etcd {endpoint.address}: {cause}", permanent=True)
 
     # -------------------------------------------------------------- credentials
 
-    async def _metadata(self, endpoint: _Endpoint, timeout_s: float) -> tuple[tuple[str, str], ...]:
+    async def _metadata(self, endpoint: Endpoint, timeout_s: float) -> tuple[tuple[str, str], ...]:
         if self._user is None:
             return (_HAS_LEADER,)
-        async with self._login:
-            if self._token is None:
-                self._token = await self._authenticate(endpoint, timeout_s)
+        if not self._token_lasts():
+            async with self._login:
+                if not self._token_lasts(logging_in=False):
+                    await self._log_in(endpoint, timeout_s)
         return self._known_metadata()
+
+    def _token_lasts(self, *, logging_in: bool | None = None) -> bool:
+        """Whether the token in hand will do; it does while another request fetches the next."""
+        if self._token is None:
+            return False
+        busy = self._login.locked() if logging_in is None else logging_in
+        return busy or self._clock.boot_ns() < self._token_due_ns
+
+    async def _log_in(self, endpoint: Endpoint, timeout_s: float) -> None:
+        """Fetch a token. Ahead of the end of one that still works, a failure does no harm yet."""
+        now_ns, now = self._clock.boot_ns(), self._clock.wall()
+        try:
+            self._token = await self._authenticate(endpoint, timeout_s)
+            self._token_due_ns = now_ns + lifetime_ns(self._token, now)
+        except (EtcdUnavailable, EtcdRefused):
+            if self._token is None:
+                raise
+            self._token_due_ns = self._clock.boot_ns() + RETRY_NS
 
     def _known_metadata(self) -> tuple[tuple[str, str], ...]:
         return (_HAS_LEADER, ("token", self._token)) if self._token else (_HAS_LEADER,)
 
-    async def _authenticate(self, endpoint: _Endpoint, timeout_s: float) -> str:
+    async def _authenticate(self, endpoint: Endpoint, timeout_s: float) -> str:
         """A token; "" if the cluster asks for none."""
         request = rpc.AuthenticateRequest(name=self._user, password=self._password or "")
         try:
@@ -199,13 +243,35 @@ class Etcd:
 
     def _ended(self, address: str, failure: EtcdUnavailable | EtcdRefused) -> None:
         match failure:
-            case StaleToken():
+            case StaleToken() | NoToken():
                 self._token = None
                 self._answered(address)
             case EtcdUnavailable() | Misconfigured():
+                if self._files is not None:
+                    self._files.doubt()
                 self._failed(address, str(failure))
             case _:
                 self._answered(address)
+
+    def _heard(self, address: str, reply: Any) -> EtcdUnavailable | None:
+        """A reply on a stream; the error to end it with if its member lags behind."""
+        self._answered(address)
+        if (lag := self._lag(address, reply)) is None:
+            return None
+        return EtcdUnavailable(f"etcd {address}: {lag}")
+
+    def _lag(self, address: str, reply: Any) -> str | None:
+        """How the member lags behind; None also if all do: then the store itself went back."""
+        lag = self._seen.lag(reply.header, self._clock.boot_ns())
+        if lag is None:
+            self._lagging.discard(address)
+            return None
+        self._lagging.add(address)
+        if len(self._lagging) < len(self._endpoints):
+            return lag
+        self._lagging.clear()
+        self._seen.forget()
+        return None
 
     def _failed(self, address: str, text: str) -> None:
         self.rotate(address)
@@ -223,63 +289,24 @@ class Etcd:
             self._emit("etcd.back")
 
 
-class _Endpoint:
-    """One address, its channel, and whether it ever answered."""
-
-    def __init__(
-        self,
-        address: str,
-        credentials: grpc.ChannelCredentials | None,
-        *,
-        options: Sequence[tuple[str, int]] = OPTIONS,
-    ) -> None:
-        self.address = address
-        self.answered = False
-        if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address, options=options)
-        else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options=options)
-        self._stubs = {name: stub(self.channel) for name, stub in _STUBS.items()}
-
-    def method(self, name: str) -> Callable[..., Any]:
-        service, _, method = name.partition("/")
-        found: Callable[..., Any] = getattr(self._stubs[service], method)
-        return found
-
-
 def _summary(failures: Sequence[EtcdUnavailable | EtcdRefused]) -> EtcdUnavailable | EtcdRefused:
     """One error for all endpoints: permanent only if a person must act on every one of them."""
     text = "; ".join(dict.fromkeys(str(failure) for failure in failures))
     if all(isinstance(failure, Misconfigured) for failure in failures):
-        return EtcdRefused(text, permanent=True)
+        return Misconfigured(text, permanent=True)
     if all(isinstance(failure, NotSent | Misconfigured) for failure in failures):
         return NotSent(text)
     return EtcdUnavailable(text)
 
 
 def _addresses(config: EtcdConfig) -> tuple[bool, list[str]]:
-    """Whether TLS is spoken, and the endpoints as host:port."""
+    """Whether TLS is spoken, and the endpoints without their scheme, unless it is unix://."""
     schemes = {e.partition("://")[0] for e in config.endpoints if "://" in e}
     if "http" in schemes and (config.ca or config.cert or "https" in schemes):
         raise ConfigError(
             "[etcd] endpoints: http:// does not go with https://, ca or cert; use one protocol"
         )
     tls = bool(config.ca or config.cert or "https" in schemes)
-    return tls, [e.rpartition("://")[2].rstrip("/") for e in config.endpoints]
-
-
-def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        root_certificates=_pem("ca", config.ca),
-        private_key=_pem("key", config.key),
-        certificate_chain=_pem("cert", config.cert),
-    )
-
-
-def _pem(name: str, path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"[etcd] {name} = {path!r}: {error.strerror}; name a PEM file") from error
+    return tls, [
+        e if e.startswith(UNIX) else e.rpartition("://")[2].rstrip("/") for e in config.endpoints
+    ]

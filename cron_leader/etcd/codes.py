@@ -30,6 +30,14 @@ class StaleToken(EtcdRefused):
     """The auth token is not known any more: authenticate again, once."""
 
 
+class NoToken(EtcdRefused):
+    """It came without a token: none was asked for when we logged in, or no user is configured."""
+
+
+class Denied(EtcdRefused):
+    """The user is known, and lacks a right."""
+
+
 class LeaseNotFound(EtcdRefused):
     """The lease is gone on the server, or was never granted."""
 
@@ -51,6 +59,8 @@ class _Means(Enum):
     UNKNOWN = auto()
     REFUSED = auto()
     FORBIDDEN = auto()
+    NO_TOKEN = auto()
+    DENIED = auto()
     MISCONFIGURED = auto()
     STALE_TOKEN = auto()
     LEASE_NOT_FOUND = auto()
@@ -68,6 +78,8 @@ class _Rule:
     means: _Means
     cause: str = ""
 
+
+GRANT = "grant this user's role readwrite on the prefix of the fleet"
 
 _C, _M = StatusCode, _Means
 _RULES = (
@@ -128,7 +140,7 @@ _RULES = (
     _Rule(
         _C.INVALID_ARGUMENT,
         "user name is empty",
-        _M.FORBIDDEN,
+        _M.NO_TOKEN,
         "authentication is needed; set [etcd] user and password_file",
     ),
     _Rule(
@@ -140,8 +152,8 @@ _RULES = (
     _Rule(
         _C.PERMISSION_DENIED,
         "",
-        _M.FORBIDDEN,
-        "permission denied; grant this user's role readwrite on the prefix of the fleet",
+        _M.DENIED,
+        "permission denied; " + GRANT,
     ),
     _Rule(_C.FAILED_PRECONDITION, "authentication is not enabled", _M.AUTH_DISABLED),
     # -- leases and room
@@ -195,6 +207,10 @@ def from_status(code: StatusCode, details: str, endpoint: str) -> EtcdUnavailabl
     match rule.means:
         case _Means.FORBIDDEN:
             return EtcdRefused(text, permanent=True)
+        case _Means.NO_TOKEN:
+            return NoToken(text, permanent=True)
+        case _Means.DENIED:
+            return Denied(text, permanent=True)
         case _Means.MISCONFIGURED:
             return Misconfigured(text, permanent=True)
         case means:

@@ -115,7 +115,7 @@ class Lease:
             pass
 
     async def _keep_on_one_stream(self) -> bool:
-        """Renew over one stream until it fails (False) or the lease is gone (True)."""
+        """Renew over one stream until it fails or has aged (False), or the lease is gone (True)."""
         try:
             stream = await self._etcd.open("Lease/LeaseKeepAlive", timeout_s=self._terms.timeout_s)
             async with stream:
@@ -123,6 +123,8 @@ class Lease:
                     await self._until_due()
                     if not await self._renew(stream):
                         return True
+                    if stream.fresh_until_ns is not None and self._sent_ns >= stream.fresh_until_ns:
+                        return False
         except (EtcdUnavailable, EtcdRefused):
             return False  # reported once per change by the channel
 

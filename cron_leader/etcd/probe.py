@@ -10,6 +10,7 @@ import asyncio
 import ssl
 
 PROBE_S = 1.0
+UNIX = "unix://"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _TLS_HANDSHAKE, _TLS_ALERT, _HTTP2_SETTINGS = 0x16, 0x15, 0x04
 
@@ -29,10 +30,9 @@ async def mismatch(endpoint: str, *, tls: bool) -> str | None:
 
 async def _ask(endpoint: str, words: bytes) -> bytes:
     """The first bytes answered to `words`; empty if none came."""
-    host, _, port = endpoint.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_S):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await _connect(endpoint)
             try:
                 writer.write(words)
                 return await reader.read(16)
@@ -40,6 +40,13 @@ async def _ask(endpoint: str, words: bytes) -> bytes:
                 writer.close()
     except (OSError, ValueError, TimeoutError):
         return b""
+
+
+async def _connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if endpoint.startswith(UNIX):
+        return await asyncio.open_unix_connection(endpoint.removeprefix(UNIX))
+    host, _, port = endpoint.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
 def _client_hello() -> bytes:

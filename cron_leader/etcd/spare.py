@@ -25,7 +25,8 @@ OPTIONS: Sequence[tuple[str, int]] = (
 
 
 class Endpoint(Protocol):
-    channel: grpc.aio.Channel
+    @property
+    def channel(self) -> grpc.aio.Channel: ...
 
     def method(self, name: str) -> Callable[..., Any]: ...
 

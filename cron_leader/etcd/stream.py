@@ -7,7 +7,7 @@ the call, callers wait on the queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
@@ -25,8 +25,10 @@ End = EtcdUnavailable | EtcdRefused
 class Stream:
     """`async with` it: leaving cancels the reader, awaits it, then cancels the call.
 
-    endpoint: where it is connected. heard: called at each reply; ended: called once with the error
-    if the server or the connection ends the stream.
+    endpoint: where it is connected. fresh_until_ns: from when on (boot clock) another should take
+    its place, for its auth token ages; None: never. heard: called with each reply; the error it may
+    return ends the stream. ended: called once with the error if the server or the connection ends
+    the stream. left: awaited when it is over.
     """
 
     def __init__(
@@ -34,10 +36,14 @@ class Stream:
         call: Any,
         endpoint: str,
         *,
-        heard: Callable[[str], None],
+        heard: Callable[[str, Any], End | None],
         ended: Callable[[str, End], None],
+        left: Callable[[], Awaitable[None]],
+        fresh_until_ns: int | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.fresh_until_ns = fresh_until_ns
+        self._left = left
         self._call = call
         self._heard = heard
         self._ended = ended
@@ -76,17 +82,23 @@ class Stream:
         self._reader.cancel()
         await asyncio.wait({self._reader})
         self._call.cancel()
+        await self._left()
 
     async def _read(self) -> None:
         try:
-            while (reply := await self._call.read()) is not EOF:
-                self._heard(self.endpoint)
-                await self._replies.put(reply)
-            self._end = EtcdUnavailable(f"etcd {self.endpoint}: it closed the stream")
+            self._end = await self._read_on()
         except AioRpcError as error:
             self._end = to_error(error, self.endpoint)
         self._ended(self.endpoint, self._end)
         await self._replies.put(None)
+
+    async def _read_on(self) -> End:
+        """Why it ends."""
+        while (reply := await self._call.read()) is not EOF:
+            if (error := self._heard(self.endpoint, reply)) is not None:
+                return error
+            await self._replies.put(reply)
+        return EtcdUnavailable(f"etcd {self.endpoint}: it closed the stream")
 
     def _why(self) -> End:
         return self._end or EtcdUnavailable(f"etcd {self.endpoint}: the stream is closed")

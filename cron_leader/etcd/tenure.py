@@ -22,6 +22,7 @@ from cron_leader.core.messages import (
 from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.codes import Misconfigured
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import NS
 from cron_leader.etcd.line import Won
@@ -66,7 +67,10 @@ class Tenure:
         self._fields = {"shard": seat.shard, "lease": seat.lease}
 
     async def watch(self) -> None:
-        """Report WatchOpened and WatchBroken in turn; return after KeyDeleted or KeyOverwritten."""
+        """Report WatchOpened and WatchBroken in turn; return after KeyDeleted or KeyOverwritten.
+
+        Raises EtcdRefused if the own key may not be read any more.
+        """
         while True:
             try:
                 deleted = await self._watch_once(self._seen + 1)
@@ -107,11 +111,16 @@ class Tenure:
             return (await watch.change()).deleted
 
     async def _read_until_answered(self) -> Standing:
+        """Raises EtcdRefused where asking again cannot help: the right to read it was taken."""
         while True:
             try:
                 return await self._read()
-            except (EtcdUnavailable, EtcdRefused):
-                await asyncio.sleep(PAUSE_S)
+            except EtcdUnavailable:
+                pass
+            except EtcdRefused as error:
+                if error.permanent and not isinstance(error, Misconfigured):
+                    raise
+            await asyncio.sleep(PAUSE_S)
 
     async def _read(self) -> Standing:
         seen = self._seen  # what a reply to a later read shows meanwhile does not count

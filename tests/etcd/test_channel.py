@@ -260,7 +260,7 @@ async def test_credentials_are_needed_and_checked(guarded_etcd: EmbeddedEtcd) ->
     async with client(at, user="root", password="wrong") as etcd:
         assert "wrong user or password" in await refusal(etcd)
     async with client(at, user="guest", password="secret") as etcd:
-        assert "permission denied; grant this user's role" in await refusal(etcd)
+        assert "it may not read /test/k; grant this user's role" in await refusal(etcd)
 
 
 async def test_a_token_forgotten_by_etcd_is_asked_for_again(guarded_etcd: EmbeddedEtcd) -> None:

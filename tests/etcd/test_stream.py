@@ -29,9 +29,13 @@ class Flood:
         pass
 
 
+async def nothing() -> None:
+    pass
+
+
 async def test_a_send_never_waits_longer_than_told() -> None:
     call = Flood()
-    stream = Stream(call, "e", heard=lambda _: None, ended=lambda *_: None)
+    stream = Stream(call, "e", heard=lambda *_: None, ended=lambda *_: None, left=nothing)
     async with stream, asyncio.timeout(5):
         await call.full.wait()
         with pytest.raises(TimeoutError):
