@@ -38,6 +38,8 @@ class Bench:
             "start-postgres": self.start_postgres,
             "handover": self.handover,
             "crash": self.crash,
+            "one-way": self.one_way,
+            "idle": self.idle,
             "freeze": self.freeze,
             "alignment": self.alignment,
         }
@@ -63,7 +65,18 @@ class Bench:
         return [await measure.handover(self._place("handover"), self._options.times)]
 
     async def crash(self) -> Sequence[Measured]:
-        return [await measure.crash(self._place("crash"), self._options.times)]
+        return await measure.crash(self._place("crash"), self._options.times)
+
+    async def one_way(self) -> Sequence[Measured]:
+        return [await measure.one_way(self._place("one-way"), self._options.times)]
+
+    async def idle(self) -> Sequence[Measured]:
+        seconds = self._options.minutes * 60
+        with _postgres() as url:
+            if url is None:
+                return await measure.idle(self._place("idle"), seconds, ledger="SQLite")
+            place = self._place("idle", ledger=url)
+            return await measure.idle(place, seconds, ledger="Postgres")
 
     async def freeze(self) -> Sequence[Measured]:
         def told(done: int) -> None:
@@ -126,7 +139,7 @@ def cells(figure: Measured) -> tuple[str, ...]:
         case Skipped(name, why):
             return (name, "-", "", "skipped", "", why)
         case Figure(name, value, target, unit, samples, beside):
-            digits = 0 if unit == "runs" else 1
+            digits = {"runs": 0, "%": 2}.get(unit, 1)
             measured = f"{value:.{digits}f} {unit}"
             mark = "met" if figure.met else "missed"
             return (name, measured, f"{target:g}", mark, str(samples), beside)
@@ -155,7 +168,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("figures", nargs="*", help="which to measure (default: all)")
     parser.add_argument("--times", type=int, default=10, help="samples of a start or a failover")
     parser.add_argument("--freezes", type=int, default=20, help="how often to freeze the leader")
-    parser.add_argument("--minutes", type=float, default=2, help="of ticking on each side")
+    parser.add_argument(
+        "--minutes", type=float, default=2, help="of ticking on each side, of idling"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the README's table")
     options = parser.parse_args(argv)
     known = Bench(options, Path(), "").all()

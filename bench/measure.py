@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
+
 from bench import bare
 from bench.figures import Figure, median, p99, ratio
 from bench.setups import EVERY_MINUTE, EVERY_SECOND, TTL_S, Place, fleet
 from cron_leader.demo.fleet import Fleet, Line
+from tests.etcd_kit import Proxy
 
 PATIENCE_S = 15.0
 WATCHED_S = 1.5
 """How long a thawed node is watched for runs it should not start."""
 
+SETTLED_S = 5.0
+"""A follower idles this long before it is measured."""
+
 NODES = ("a", "b")
+EVER = datetime.min.replace(tzinfo=UTC)
 
 
 def version(times: int) -> Figure:
@@ -60,19 +68,84 @@ async def handover(place: Place, times: int) -> Figure:
     return Figure("SIGTERM -> successor's gate open", median(samples), 30, "ms", times)
 
 
-async def crash(place: Place, times: int) -> Figure:
-    """SIGKILL to the leader's daemon until the other node's gate opens."""
-    samples: list[float] = []
+async def crash(place: Place, times: int) -> list[Figure]:
+    """SIGKILL to the leader's daemon, and to its supervisor, until the other node's gate opens."""
     async with fleet(place, [EVERY_MINUTE]) as nodes:
         lead = await _both(nodes)
+        daemon, lead = await _kills(nodes, lead, times, nodes.kill_daemon)
+        supervisor, _ = await _kills(
+            nodes, lead, times, lambda name: nodes.signal(name, signal.SIGKILL)
+        )
+    return [
+        Figure(f"SIGKILL of the {whom} -> successor ({of})", value, target, "ms", times)
+        for whom, samples in (("daemon", daemon), ("supervisor", supervisor))
+        for of, value, target in (("median", median(samples), 60), ("max", max(samples), 200))
+    ]
+
+
+async def _kills(
+    nodes: Fleet, lead: Line, times: int, kill: Callable[[str], datetime]
+) -> tuple[list[float], Line]:
+    """How long each took to be succeeded, in ms; and who leads in the end."""
+    samples: list[float] = []
+    for _ in range(times):
+        killed = kill(lead.node)
+        new = await nodes.leader(since=killed, within_s=PATIENCE_S)
+        samples.append(_ms(new.at - killed))
+        await nodes.ended(lead.node)
+        await _stand_by(nodes, lead.node)
+        lead = new
+    return samples, lead
+
+
+async def one_way(place: Place, times: int) -> Figure:
+    """A leader's requests reach etcd, answers stop: until the other node's gate opens."""
+    samples: list[float] = []
+    async with Proxy(place.endpoint) as proxy, fleet(place, [EVERY_MINUTE]) as nodes:
+        environ = {**os.environ, "CRON_LEADER_ETCD_ENDPOINTS": proxy.endpoint}
         for _ in range(times):
-            killed = nodes.kill_daemon(lead.node)
-            new = await nodes.leader(since=killed, within_s=PATIENCE_S)
-            samples.append(_ms(new.at - killed))
-            await nodes.ended(lead.node)
-            await _stand_by(nodes, lead.node)
-            lead = new
-    return Figure("SIGKILL of the daemon -> successor", median(samples), 300, "ms", times)
+            async with Fleet(place.config, environ=environ) as deaf:
+                await deaf.start("deaf")
+                await deaf.leader(since=EVER, within_s=PATIENCE_S)
+                await _stand_by(nodes, "a")
+                await asyncio.sleep(TTL_S / 3)  # its next renewal
+                proxy.drop_replies, stopped = True, datetime.now(UTC)
+                new = await nodes.leader(since=stopped, within_s=4 * PATIENCE_S)
+                samples.append(_ms(new.at - stopped))
+                nodes.signal("a", signal.SIGTERM)
+                await nodes.ended("a")
+                proxy.drop_replies = False
+    target = (TTL_S - TTL_S / 5 + 1) * 1e3  # the margin is a fifth of the TTL at least
+    return Figure("answers of etcd lost -> successor (max)", max(samples), target, "ms", times)
+
+
+async def idle(place: Place, seconds: float, *, ledger: str) -> list[Figure]:
+    """What a follower costs that only stands by."""
+    async with fleet(place, [EVERY_MINUTE]) as nodes:
+        await _both(nodes)
+        started = nodes.timeline.last("node.started", node=NODES[1])
+        assert started is not None
+        daemon = psutil.Process(started.fields["pid"])
+        supervisor = psutil.Process(started.fields["supervisor_pid"])
+        await asyncio.sleep(SETTLED_S)
+        before = _cpu_s(daemon, supervisor)
+        await asyncio.sleep(seconds)
+        busy = 100 * (_cpu_s(daemon, supervisor) - before) / seconds
+        small, both = _rss_mb(supervisor), _rss_mb(supervisor, daemon)
+    count = round(seconds)
+    return [
+        Figure("supervisor, memory", small, 12, "MB", 1),
+        Figure(f"idle follower, {ledger}, memory", both, 70, "MB", 1, "supervisor + daemon"),
+        Figure(f"idle follower, {ledger}, CPU", busy, 0.25, "%", count, "of one core"),
+    ]
+
+
+def _cpu_s(*processes: psutil.Process) -> float:
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
+def _rss_mb(*processes: psutil.Process) -> float:
+    return float(sum(process.memory_info().rss for process in processes)) / 2**20
 
 
 async def frozen(place: Place, times: int, *, told: Callable[[int], None]) -> tuple[Figure, Figure]:

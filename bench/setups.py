@@ -46,12 +46,15 @@ class Place:
     endpoint: str
     ledger: str
 
+    @property
+    def config(self) -> Path:
+        return self.folder / "cron-leader.toml"
+
 
 @asynccontextmanager
 async def fleet(place: Place, jobs: Sequence[str]) -> AsyncIterator[Fleet]:
     """A fleet with these jobs and no node yet."""
-    config = place.folder / "cron-leader.toml"
     head = _HEAD.format(name=place.name, ttl=TTL_S, endpoint=place.endpoint, ledger=place.ledger)
-    config.write_text(head + "".join(jobs))
-    async with Fleet(config) as running:
+    place.config.write_text(head + "".join(jobs))
+    async with Fleet(place.config) as running:
         yield running
