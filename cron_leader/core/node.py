@@ -342,8 +342,18 @@ class Node:
     def _on_ledger_reached(self) -> None:
         self._probing = False
         self._ledger_down_ns = None
-        if self.phase is Phase.PROBING:
+        if self._skew.too_much:
+            self._stand_aside()
+        elif self.phase is Phase.PROBING:
             self._join()
+
+    def _stand_aside(self) -> None:
+        """Out of line while our clock is another one: a takeover by it would settle the future."""
+        if self.phase is Phase.PROBING:
+            self._stay_out(LOOK_AGAIN_NS)
+        elif self.phase is Phase.JOINING:
+            self._retry_ns = self._now.boot_ns + LOOK_AGAIN_NS
+            self._leave()
 
     def _on_ledger_failed(self, text: str, permanent: bool) -> None:
         self._probing = False

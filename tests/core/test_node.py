@@ -497,20 +497,34 @@ def test_a_jump_outside_any_candidacy_is_nobodys_business() -> None:
     assert d.quiet("clock.stepped")
 
 
-def test_skew_known_before_the_election_keeps_the_gate_shut_from_the_start() -> None:
+def test_a_node_whose_clock_is_another_one_gets_in_line_once_it_is_not() -> None:
     d = Driver()
     d.step()
     d.step(m.LedgerReached(timedelta(seconds=-6), d.boot_ns))
     assert d.told("clock.skewed") == {"skew_ms": -6000}
-    d.nonce = d.asked(m.Join).nonce
-    d.renew()
-    d.step(m.WatchOpened(d.nonce))
-    d.step(m.Elected(d.nonce, 7, 99))
-    d.step(m.Raised(d.nonce, 7))
-    d.step(m.PastRead(d.nonce, Past(None, {})))
-    d.step(m.Settled(d.nonce, ()))
-    assert d.quiet("gate.opened")
-    assert d.node.closed(d.boot_ns) is CloseReason.CLOCK_SKEW
+    assert not d.all(m.Join)
+    assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
+    d.after(5)
+    d.asked(m.Probe)
+    d.step(m.LedgerReached(timedelta(0), d.boot_ns))
+    d.asked(m.Join)
+
+
+def test_a_candidate_whose_clock_becomes_another_one_leaves_the_line_for_a_while() -> None:
+    d = Driver()
+    d.join()
+    d.after(TTL / 2 / S)
+    d.step(m.LedgerReached(timedelta(seconds=6), d.boot_ns))
+    assert d.asked(m.Leave).nonce == d.nonce
+    d.step(m.Left(d.nonce))
+    assert d.node.wake_boot_ns() == d.boot_ns + 5 * S
+
+
+def test_a_leader_learns_of_its_skew_and_stays_with_its_gate_shut() -> None:
+    d = Driver([job(every_s=3600)]).lead()
+    d.step(m.LedgerReached(timedelta(seconds=6), d.boot_ns))
+    assert d.told("gate.closed")["reason"] == CloseReason.CLOCK_SKEW
+    assert not d.all(m.Leave)
 
 
 def test_skew_is_told_from_a_second_on_once_per_change_and_shuts_nothing_yet() -> None:
