@@ -23,7 +23,8 @@ DEFAULTS: dict[str, Any] = {
 
 _PASSWORDS = (
     (re.compile(r"(//[^:/@\s]*):\S*@"), r"\1:***@"),  # to the last @: it may not be escaped
-    (re.compile(r"(password=)[^&\s]*", re.IGNORECASE), r"\1***"),
+    # Misspelt or not, quoted or not.
+    (re.compile(r"(pass\w*\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE), r"\1***"),
 )
 
 
@@ -45,9 +46,11 @@ def place(url: str) -> str:
         ) from None
     user = f"{parts['user']}@" if "user" in parts else ""
     host, port = parts.get("host", "local socket"), parts.get("port", 5432)
-    if "@" in str(host):  # half a password, which every message would name
-        raise LedgerUnusable(f"ledger url {redact(url)!r}: write an @ in the password as %40")
-    return f"{user}{host}:{port}/{parts.get('dbname', parts.get('user', ''))}"
+    database = parts.get("dbname", parts.get("user", ""))
+    if "@" in f"{host}{port}{database}":  # half a password, which every message would name
+        cure = "write an @ in the password as %40, a / as %2F"
+        raise LedgerUnusable(f"ledger url {redact(url)!r}: {cure}")
+    return f"{user}{host}:{port}/{database}"
 
 
 def with_defaults(url: str) -> str:

@@ -66,6 +66,8 @@ def permanent(error: CronLeaderError) -> bool:
         ("postgresql://u:odd@s3cret@h/db?no_such=1", "cannot be read"),
         ("postgresql://u:odd@s3cret@h/db", "as %40"),
         ("postgresql://u:odd/s3cret@h/db?no_such=1", "cannot be read"),
+        ("postgresql://u:odd/s3cret@h/db", "as %2F"),
+        ("postgresql://u@h/db?passwordd=s3cret", "cannot be read"),
         ("postgresql://u@h/db?password=s3cret&no_such=1", "cannot be read"),
         ("postgresql://u@h/db?no_such=1&sslPassword=s3cret", "cannot be read"),
     ],
