@@ -390,6 +390,18 @@ async def test_a_settlement_writes_backlog_gaps_jobs_and_the_term(lab: Lab) -> N
     assert (old.fence, old.ended_at, old.reason) == (first.fence, T0, "lease_expired")
 
 
+async def test_a_gap_does_not_count_slots_that_have_rows_of_their_own(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    # Behind a lost batch, so planned_to stayed below it.
+    assert await leader.take(Claim(slot(5), "run-5", None), to=at(1))
+    second = await lab.leader("b")
+    gap = Gap("job", at(1), at(20), 20, Reason.NO_LEADER)
+    await second.settle(settlement(gaps=(gap,), now=at(30)))
+    (row,) = lab.read().gaps()
+    assert (row.first, row.last, row.slots) == (at(1), at(20), 19)
+    assert lab.states() == {slot(5): "abandoned"}
+
+
 async def test_a_job_that_returns_keeps_its_first_sight_and_its_pause(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     lab.sql("UPDATE cron_leader_job SET retired_at = first_seen, paused_why = 'rest'")
