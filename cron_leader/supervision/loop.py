@@ -65,6 +65,8 @@ class Supervisor:
         self._bury(status)
         if self._forced is not None:
             return 128 + self._forced
+        if self._stopping and -status in STOPS:  # while it was starting: it did not listen yet
+            return 0
         return status if status >= 0 else 128 - status
 
     # -- one turn

@@ -82,6 +82,14 @@ def test_it_exits_with_128_and_the_signal_that_killed_the_daemon(number: int) ->
     assert supervisor("--", "/bin/sh", "-c", f"kill -{number} $$").returncode == 128 + number
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_before_the_daemon_listens_it_is_0(node: Supervised, number: int) -> None:
+    node.order(exec=["/bin/sleep", "300"])
+    eventually(lambda: Path(f"/proc/{node.daemon}/comm").read_text() == "sleep\n")
+    os.kill(node.pid, number)
+    assert node.exit_code() == 0
+
+
 def test_a_command_that_is_not_there_is_one_line_and_127() -> None:
     done = supervisor("--", "/no/such/daemon")
     assert done.returncode == 127
