@@ -101,3 +101,19 @@ def test_a_supervisor_that_cannot_be_started_is_one_line(
     assert (ran.code, ran.err) == (
         126, "error: /nowhere/python: cannot be started: No such file or directory\n",
     )  # fmt: skip
+
+
+def test_a_closed_stdout_is_no_defect_and_no_socket_takes_its_place() -> None:
+    Path("cron-leader.toml").write_text("[lease")
+    main = "import sys; from cron_leader.cli import main; sys.exit(main())"
+    for args in ("run", "next"):
+        ran = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$0" -c "$1" {args} >&- <&-', sys.executable, main],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+            env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+        )
+        assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+        assert "not valid TOML" in ran.stderr
