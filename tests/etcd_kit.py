@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -159,15 +160,17 @@ class Node:
 class Fleet:
     """Makes nodes of one fresh fleet, and closes whatever is left of them at the end."""
 
-    def __init__(self, *endpoints: str, ttl_s: int = 3) -> None:
+    def __init__(self, *endpoints: str, ttl_s: int = 3, **access: str) -> None:
+        """access: what EtcdConfig has beside endpoints."""
         self.endpoints = endpoints
+        self._access = access
         self.name = f"f{next(_fleets)}"
         self.ttl_s = ttl_s
         self.nodes: list[Node] = []
         self._clients: list[Etcd] = []
 
     def client(self, *endpoints: str, emit: Emitted | None = None, kind: type[Etcd] = Etcd) -> Etcd:
-        config = EtcdConfig(endpoints=endpoints or self.endpoints)
+        config = EtcdConfig(endpoints or self.endpoints, **self._access)
         etcd = kind(config, clock=CLOCK, emit=emit or Emitted())
         self._clients.append(etcd)
         return etcd
@@ -206,8 +209,8 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def fleet_of(*endpoints: str, ttl_s: int = 3) -> AsyncIterator[Fleet]:
-    fleet = Fleet(*endpoints, ttl_s=ttl_s)
+async def fleet_of(*endpoints: str, ttl_s: int = 3, **access: str) -> AsyncIterator[Fleet]:
+    fleet = Fleet(*endpoints, ttl_s=ttl_s, **access)
     try:
         yield fleet
     finally:
@@ -353,6 +356,56 @@ class Proxy:
                 await writer.drain()
         writer.close()
         self._writers.discard(writer)
+
+
+class Authority:
+    """A throw-away CA and what it signs, by the openssl program."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._openssl("req", "-x509", *self._fresh("ca"), "-subj", "/CN=ca", "-days", "2")
+
+    def sign(self, name: str, san: str) -> tuple[str, str]:
+        """Paths of certificate and key."""
+        (self._folder / "ext").write_text(f"subjectAltName={san}")
+        self._openssl("req", *self._fresh(name, "csr"), "-subj", f"/CN={name}")
+        self._openssl(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+            "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "ext",
+        )  # fmt: skip
+        return str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key")
+
+    @property
+    def ca(self) -> str:
+        return str(self._folder / "ca.pem")
+
+    def _fresh(self, name: str, kind: str = "pem") -> list[str]:
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        return [*curve, "-keyout", f"{name}.key", "-out", f"{name}.{kind}"]
+
+    def _openssl(self, *args: str) -> None:
+        subprocess.run(["openssl", *args], cwd=self._folder, check=True, capture_output=True)
+
+
+@contextlib.asynccontextmanager
+async def client(
+    *endpoints: str, emit: Emitted | None = None, **config: str
+) -> AsyncIterator[Etcd]:
+    etcd = Etcd(EtcdConfig(endpoints, **config), clock=CLOCK, emit=emit or Emitted())
+    try:
+        yield etcd
+    finally:
+        await etcd.aclose()
+
+
+async def read(etcd: Etcd, timeout_s: float = 2.0) -> int:
+    reply = await etcd.call("KV/Range", requests.get(b"/test/k"), timeout_s=timeout_s)
+    return int(reply.header.revision)
+
+
+async def write(etcd: Etcd, timeout_s: float = 2.0) -> None:
+    await etcd.call("KV/Put", rpc.PutRequest(key=b"/test/k", value=b""), timeout_s=timeout_s)
 
 
 def place_of(node: Node) -> bytes:

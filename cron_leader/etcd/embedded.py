@@ -111,7 +111,7 @@ class EmbeddedEtcd:
         name: str = "embedded",
         peers: Mapping[str, Ports] | None = None,
     ) -> None:
-        self._dir = data_dir
+        self._dir = data_dir.absolute()
         self._options = options or EtcdOptions()
         self._binary = binary or find_etcd()
         self._name = name
@@ -167,6 +167,7 @@ class EmbeddedEtcd:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                cwd=self._dir,  # where it puts its unix sockets, if told to listen on any
                 env={"PATH": os.defpath, "HOME": str(self._dir)},
                 start_new_session=True,  # a Ctrl-C at the terminal is for us to handle, not for it
             )

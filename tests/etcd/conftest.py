@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from cron_leader.etcd.embedded import EmbeddedEtcd, _packaged_etcd, find_etcd
-from tests.etcd_kit import QUICK, Fleet, Hand, fleet_of
+from tests.etcd_kit import QUICK, Authority, Fleet, Hand, fleet_of
 
 
 def _binaries() -> list[Path]:
@@ -49,3 +51,12 @@ async def fleet(shared_etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
 @pytest.fixture
 def hand(fleet: Fleet) -> Hand:
     return Hand(fleet.client())
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    if shutil.which("openssl") is None:
+        if os.environ.get("CRON_LEADER_REQUIRE_ALL") == "1":
+            pytest.fail("needs the openssl program")
+        pytest.skip("needs the openssl program")
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")

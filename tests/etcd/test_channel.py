@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cron_leader.config import EtcdConfig
 from cron_leader.errors import ConfigError, EtcdRefused, EtcdUnavailable
-from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions
 from cron_leader.etcd.stubs import rpc
-from tests.etcd_kit import CLOCK, Emitted, cluster, freeze, thaw
+from tests.etcd_kit import (
+    CLOCK,
+    Authority,
+    Emitted,
+    client,
+    cluster,
+    freeze,
+    read,
+    thaw,
+    write,
+)
 
 DEAD = "127.0.0.1:1"
-
-
-@contextlib.asynccontextmanager
-async def client(
-    *endpoints: str, emit: Emitted | None = None, **config: str
-) -> AsyncIterator[Etcd]:
-    etcd = Etcd(EtcdConfig(endpoints, **config), clock=CLOCK, emit=emit or Emitted())
-    try:
-        yield etcd
-    finally:
-        await etcd.aclose()
-
-
-async def read(etcd: Etcd, timeout_s: float = 2.0) -> int:
-    reply = await etcd.call("KV/Range", requests.get(b"/test/k"), timeout_s=timeout_s)
-    return int(reply.header.revision)
-
-
-async def write(etcd: Etcd, timeout_s: float = 2.0) -> None:
-    await etcd.call("KV/Put", rpc.PutRequest(key=b"/test/k", value=b""), timeout_s=timeout_s)
 
 
 # ------------------------------------------------------------------ rotation
@@ -123,43 +110,6 @@ async def test_a_host_that_does_not_resolve_is_named() -> None:
 
 
 # ------------------------------------------------------------------ TLS
-
-
-class Authority:
-    """A throw-away CA and what it signs, by the openssl program."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir()
-        self._openssl("req", "-x509", *self._fresh("ca"), "-subj", "/CN=ca", "-days", "2")
-
-    def sign(self, name: str, san: str) -> tuple[str, str]:
-        """Paths of certificate and key."""
-        (self._folder / "ext").write_text(f"subjectAltName={san}")
-        self._openssl("req", *self._fresh(name, "csr"), "-subj", f"/CN={name}")
-        self._openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "ext",
-        )  # fmt: skip
-        return str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key")
-
-    @property
-    def ca(self) -> str:
-        return str(self._folder / "ca.pem")
-
-    def _fresh(self, name: str, kind: str = "pem") -> list[str]:
-        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        return [*curve, "-keyout", f"{name}.key", "-out", f"{name}.{kind}"]
-
-    def _openssl(self, *args: str) -> None:
-        subprocess.run(["openssl", *args], cwd=self._folder, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program")
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest.fixture(scope="module")
