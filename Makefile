@@ -38,7 +38,7 @@ lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 bench: $(VENV)/.test ## the figures of the README, measured here
 	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
-chaos: $(VENV)/.test ## lease-stall and split-brain in network namespaces (root)
+chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
 
 clean: ## remove .venv and caches

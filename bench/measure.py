@@ -25,6 +25,8 @@ WATCHED_S = 1.5
 SETTLED_S = 5.0
 """A follower idles this long before it is measured."""
 
+IDLE_TTL_S = 10
+
 NODES = ("a", "b")
 EVER = datetime.min.replace(tzinfo=UTC)
 
@@ -120,8 +122,8 @@ async def one_way(place: Place, times: int) -> Figure:
 
 
 async def idle(place: Place, seconds: float, *, ledger: str) -> list[Figure]:
-    """What a follower costs that only stands by."""
-    async with fleet(place, [EVERY_MINUTE]) as nodes:
+    """What a follower costs that only stands by, at the default TTL."""
+    async with fleet(place, [EVERY_MINUTE], ttl_s=IDLE_TTL_S) as nodes:
         await _both(nodes)
         started = nodes.timeline.last("node.started", node=NODES[1])
         assert started is not None

@@ -52,9 +52,9 @@ class Place:
 
 
 @asynccontextmanager
-async def fleet(place: Place, jobs: Sequence[str]) -> AsyncIterator[Fleet]:
+async def fleet(place: Place, jobs: Sequence[str], *, ttl_s: int = TTL_S) -> AsyncIterator[Fleet]:
     """A fleet with these jobs and no node yet."""
-    head = _HEAD.format(name=place.name, ttl=TTL_S, endpoint=place.endpoint, ledger=place.ledger)
+    head = _HEAD.format(name=place.name, ttl=ttl_s, endpoint=place.endpoint, ledger=place.ledger)
     place.config.write_text(head + "".join(jobs))
     async with Fleet(place.config) as running:
         yield running
