@@ -24,7 +24,8 @@ from cron_leader.core.dispatch import Pool
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Effect, Event, Now
-from cron_leader.core.node import Limits, Node, Phase
+from cron_leader.core.node import Node
+from cron_leader.core.standing import Limits, Phase
 from cron_leader.errors import (
     ConfigError,
     EtcdRefused,

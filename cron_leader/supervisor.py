@@ -10,8 +10,8 @@ by a closed pipe): every run group gets SIGKILL, and only once all are gone is t
 that a successor need not wait for it to expire. A second SIGTERM or SIGINT: both at once. Then it
 exits with the daemon's status (128 + n for signal n); restarting is for systemd or Kubernetes.
 
-Under systemd (Type=notify) it says READY=1, STOPPING=1, and WATCHDOG=1 while the daemon's loop comes
-round. The SIGABRT of a watchdog that heard nothing is taken as a second SIGTERM is.
+Under systemd (Type=notify) it says READY=1, STOPPING=1, and WATCHDOG=1 while the daemon's loop
+comes round. The SIGABRT of a watchdog that heard nothing is taken as a second SIGTERM is.
 
 Not promised: to outlive a kill of the whole cgroup or host (the lease's expiry decides then), nor
 to find processes that left the group of their run.

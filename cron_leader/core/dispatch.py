@@ -42,6 +42,7 @@ from cron_leader.core.model import (
     Reason,
     Result,
     Run,
+    Settlement,
     SlotKey,
     State,
     Taken,
@@ -54,6 +55,9 @@ ON_TIME = timedelta(seconds=1)
 
 RETRY_AFTER = timedelta(seconds=1)
 """A claim put back is not tried again sooner."""
+
+MOST_TOLD = 1_000
+"""Missed slots that a takeover tells one by one."""
 
 SECOND_NS = 1_000_000_000
 
@@ -118,9 +122,11 @@ class Dispatch:
     # ------------------------------------------------------------------ a term begins and ends
 
     def begin(
-        self, term: Term, jobs: Mapping[str, Job], planned_to: datetime, rows: Iterable[DueRow]
+        self, term: Term, jobs: Mapping[str, Job], settled: Settlement, rows: Iterable[DueRow]
     ) -> None:
-        """After the past is settled: schedule from planned_to on, and the rows that wait."""
+        """After the past is settled: schedule from there on, and the rows that wait."""
+        planned_to = settled.planned_to
+        self._out += _missed_before(settled)
         self._term, self._jobs, self._planned = term, jobs, planned_to
         self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
         self._forget()
@@ -236,13 +242,10 @@ class Dispatch:
             self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, gate_open)
 
     def _recorded(self, entry: Entry) -> None:
-        slot = entry.slot
         if entry.state is State.DUE:
-            self._wait(DueRow(slot, entry.seen or 0, entry.origin, entry.next_at))
-            return
-        event = "slot.missed" if entry.state is State.MISSED else "slot.skipped"
-        fields = {"job": slot.job, "scheduled_for": slot.scheduled_for, "reason": entry.reason}
-        self._out.append(Emit(event, fields))
+            self._wait(DueRow(entry.slot, entry.seen or 0, entry.origin, entry.next_at))
+        else:
+            self._out.append(_ended(entry))
 
     def _claimed(self, run_id: str, attempt: int | None, now: Now, gate_open: bool) -> None:
         flight = self.flights.get(run_id)
@@ -478,6 +481,22 @@ def _how(finish: Finish) -> dict[str, object]:
     if result.error is not None:
         how["error"] = result.error.strip().rpartition("\n")[2]
     return how
+
+
+def _missed_before(settled: Settlement) -> list[Emit]:
+    """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum."""
+    missed = [_ended(entry) for entry in settled.entries if entry.state is State.MISSED]
+    missed += [_missed(gap) for gap in settled.gaps]
+    rest = sum(int(str(emit.fields.get("slots", 1))) for emit in missed[MOST_TOLD:])
+    return missed[:MOST_TOLD] + ([Emit("slot.missed", {"slots": rest})] if rest else [])
+
+
+def _ended(entry: Entry) -> Emit:
+    event = "slot.missed" if entry.state is State.MISSED else "slot.skipped"
+    slot = entry.slot
+    return Emit(
+        event, {"job": slot.job, "scheduled_for": slot.scheduled_for, "reason": entry.reason}
+    )
 
 
 def _missed(gap: Gap) -> Emit:

@@ -304,6 +304,35 @@ class RunEnded:
     result: Result
 
 
+LedgerAnswer = (
+    RaiseWaits
+    | Raised
+    | PastRead
+    | Settled
+    | BatchAnswered
+    | HeartbeatAnswered
+    | PutBackAnswered
+    | StepDown
+    | OrderAnswered
+    | TermClosed
+)
+"""What a term's ledger traffic is answered with."""
+
+CandidacyEvent = (
+    LeaseRenewed
+    | LeaseLost
+    | JoinFailed
+    | Elected
+    | WatchOpened
+    | WatchBroken
+    | KeyDeleted
+    | KeyOverwritten
+    | Verified
+    | Left
+    | LedgerAnswer
+)
+"""Everything that carries a nonce, but for the end of a finish."""
+
 Event = (
     Woke | StopAsked | SupervisorGone | SupervisorSilent | SupervisorAnswered
     | LeaseRenewed | LeaseLost | JoinFailed | Elected | WatchOpened | WatchBroken

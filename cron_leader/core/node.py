@@ -12,13 +12,12 @@ process has ended (runners/).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import assert_never
 
 from cron_leader.core import messages as m
-from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom, Pool
+from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.messages import Effect, Event, Now
 from cron_leader.core.model import (
@@ -34,6 +33,7 @@ from cron_leader.core.model import (
 )
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.skew import Skew
+from cron_leader.core.standing import SHUT_BY, UNRECORDED, EndReason, Limits, Phase
 from cron_leader.core.takeover import settle
 
 HEARTBEAT_NS = SECOND_NS
@@ -43,68 +43,6 @@ LOOK_AGAIN_NS = 5 * SECOND_NS
 """A node kept out of line by something only a person can mend looks again this often."""
 BACKOFF_NS = (SECOND_NS // 2, 5 * SECOND_NS)
 FORCED_EXIT = 128
-
-
-class Phase(StrEnum):
-    """Where the node stands; the values are shown by `status`."""
-
-    OUT = "out of line"
-    PROBING = "probing"
-    JOINING = "in line"
-    RAISING = "raising"
-    SETTLING = "settling"
-    LEADING = "leading"
-    CLOSING = "closing"
-    LEAVING = "leaving"
-    STOPPED = "stopped"
-
-
-class EndReason(StrEnum):
-    """Why a term ended (event term.ended)."""
-
-    RESIGNED = "resigned"
-    STOPPING = "stopping"
-    LEASE_LOST = "lease_lost"
-    KEY_DELETED = "key_deleted"
-    KEY_OVERWRITTEN = "key_overwritten"
-    DEADLINE = "deadline"
-    REFUSED = "refused"
-    LEDGER_UNREACHABLE = "ledger_unreachable"
-    RAISE_FAILED = "raise_failed"
-    WRONG_LEDGER = "wrong_ledger"
-    STUCK = "stuck"
-    SUPERVISOR_GONE = "supervisor_gone"
-    HISTORY = "history"
-
-
-_SHUT_BY: Mapping[EndReason, CloseReason] = {
-    EndReason.STOPPING: CloseReason.STOPPING,
-    EndReason.RESIGNED: CloseReason.STOPPING,
-    EndReason.LEASE_LOST: CloseReason.DEADLINE,
-    EndReason.KEY_DELETED: CloseReason.WATCH,
-    EndReason.KEY_OVERWRITTEN: CloseReason.WATCH,
-    EndReason.DEADLINE: CloseReason.DEADLINE,
-    EndReason.STUCK: CloseReason.DEADLINE,
-    EndReason.REFUSED: CloseReason.NOT_RAISED,
-    EndReason.LEDGER_UNREACHABLE: CloseReason.NOT_SETTLED,
-    EndReason.SUPERVISOR_GONE: CloseReason.SUPERVISOR,
-}
-
-_UNRECORDED = frozenset(
-    {EndReason.REFUSED, EndReason.LEDGER_UNREACHABLE, EndReason.RAISE_FAILED, EndReason.HISTORY}
-)
-"""Ends that the ledger already refuses, or cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Durations of one node. margin_ns is what the deadline lies before the lease's own end."""
-
-    ttl_ns: int
-    margin_ns: int
-    drain_s: float
-    max_clock_skew_s: float
-    pool: Pool
 
 
 class Node:
@@ -282,7 +220,7 @@ class Node:
         if isinstance(event.answer, Refused):
             self._refused(event.answer, event.nonce, run.term.fence if run else None)
 
-    def _on_candidacy(self, event: _Candidacy) -> None:
+    def _on_candidacy(self, event: m.CandidacyEvent) -> None:
         match event:
             case m.LeaseRenewed(_, sent_ns, ttl_ns):
                 self._on_renewed(sent_ns, ttl_ns)
@@ -307,7 +245,7 @@ class Node:
             case _:
                 self._on_ledger(event)
 
-    def _on_ledger(self, event: _LedgerAnswer) -> None:
+    def _on_ledger(self, event: m.LedgerAnswer) -> None:
         match event:
             case m.RaiseWaits():
                 self._raise_by_ns = self._elected_ns + self._limits.ttl_ns + SECOND_NS
@@ -472,7 +410,7 @@ class Node:
     def _on_past(self, past: Past) -> None:
         if self.phase is Phase.SETTLING and self.term is not None:
             settlement = settle(self._jobs, past, self._now.wall)
-            self._planned_to = settlement.planned_to
+            self._settlement = settlement
             self._do(m.Settle(self.term, settlement))
 
     def _on_settled(self, answer: tuple[DueRow, ...] | Refused) -> None:
@@ -482,7 +420,7 @@ class Node:
         assert self.term is not None
         self.phase = Phase.LEADING
         self.gate = replace(self.gate, settled=True)
-        self._dispatch.begin(self.term, self._jobs, self._planned_to, answer)
+        self._dispatch.begin(self.term, self._jobs, self._settlement, answer)
         self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
 
     # ------------------------------------------------------------------ leading
@@ -561,11 +499,11 @@ class Node:
         if self.phase in (Phase.CLOSING, Phase.LEAVING, Phase.STOPPED, Phase.OUT, Phase.PROBING):
             return
         if self._in_term():
-            self._close_gate(_SHUT_BY.get(reason))
+            self._close_gate(SHUT_BY.get(reason))
             self._emit("term.ended", reason=reason, fence=self._fence(), error=error)
         assert self._nonce is not None
         self._do(m.Abandon(self._nonce))
-        if self.term is not None and reason not in _UNRECORDED:
+        if self.term is not None and reason not in UNRECORDED:
             self._do(m.CloseTerm(self.term, reason))
         self._dispatch.end()
         self._close_by_ns = self._now.boot_ns + self._limits.margin_ns // 2
@@ -802,33 +740,6 @@ class Node:
         if self._drain_ns is None:
             return None
         return self._dispatch.drain_alarm(since_ns=self._drain_ns, drain_s=self._limits.drain_s)
-
-
-_LedgerAnswer = (
-    m.RaiseWaits
-    | m.Raised
-    | m.PastRead
-    | m.Settled
-    | m.BatchAnswered
-    | m.HeartbeatAnswered
-    | m.PutBackAnswered
-    | m.StepDown
-    | m.OrderAnswered
-    | m.TermClosed
-)
-_Candidacy = (
-    m.LeaseRenewed
-    | m.LeaseLost
-    | m.JoinFailed
-    | m.Elected
-    | m.WatchOpened
-    | m.WatchBroken
-    | m.KeyDeleted
-    | m.KeyOverwritten
-    | m.Verified
-    | m.Left
-    | _LedgerAnswer
-)
 
 
 def _hex(lease: int) -> str:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from cron_leader.core.model import Reason, State
-from cron_leader.core.node import EndReason
+from cron_leader.core.standing import EndReason
 from cron_leader.web.lately import Lately
 
 if TYPE_CHECKING:

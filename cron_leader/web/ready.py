@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cron_leader.core.node import Phase
+from cron_leader.core.standing import Phase
 
 if TYPE_CHECKING:
     from cron_leader.daemon import Snapshot

@@ -22,8 +22,9 @@ from cron_leader.core.model import (
     Run,
     Taken,
 )
-from cron_leader.core.node import Limits, Node
+from cron_leader.core.node import Node
 from cron_leader.core.schedule import Every
+from cron_leader.core.standing import Limits
 
 T0 = datetime(2026, 12, 1, tzinfo=UTC)
 S = 1_000_000_000

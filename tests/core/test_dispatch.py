@@ -22,7 +22,7 @@ from cron_leader.core.model import (
     State,
     Taken,
 )
-from cron_leader.core.node import EndReason
+from cron_leader.core.standing import EndReason
 from tests.core.driver import T0, Driver, S, job, patient, result
 
 
@@ -382,6 +382,7 @@ def test_the_drain_also_ends_a_run_told_to_go_that_has_not_begun() -> None:
     d.step(m.Prepared(run.run_id))
     d.step(m.StopAsked(15))
     assert not d.all(m.Kill)
+    assert not d.all(m.WritePutBack)  # it may have begun
     d.after(3)
     assert d.asked(m.Kill).run_id == run.run_id
 

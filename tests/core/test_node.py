@@ -11,7 +11,7 @@ from cron_leader.core.gate import CloseReason
 from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Now
 from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused
-from cron_leader.core.node import EndReason, Phase
+from cron_leader.core.standing import EndReason, Phase
 from tests.core.driver import MARGIN, T0, TTL, Driver, S, job, patient, result
 
 NEWER = Refused("claim", 9)
@@ -690,8 +690,10 @@ def test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_ex
     assert d.told("gate.closed")["reason"] == CloseReason.STOPPING
     assert not d.all(m.Kill)
     assert not d.all(m.CloseTerm)
+    assert not d.all(m.Leave)
     written = d.land(run)
     assert not d.all(m.CloseTerm)
+    assert not d.all(m.Leave)
     d.record(written)
     d.asked(m.CloseTerm)
     assert not d.all(m.Leave)

@@ -7,7 +7,7 @@ import pytest
 from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
 from cron_leader.core.model import Applied, CommandResult, Delivery, Past, Refused, State
-from cron_leader.core.node import EndReason, Phase
+from cron_leader.core.standing import EndReason, Phase
 from tests.core.driver import Driver, S, job, patient, result
 
 AWAY_S = 60

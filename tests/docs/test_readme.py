@@ -18,7 +18,7 @@ from cron_leader import events
 from cron_leader.cli.app import app
 from cron_leader.config import load, schema
 from cron_leader.core.gate import CloseReason
-from cron_leader.core.node import EndReason
+from cron_leader.core.standing import EndReason
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
 

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from cron_leader.core.gate import CloseReason, Gate
-from cron_leader.core.node import Phase
+from cron_leader.core.standing import Phase
 from cron_leader.daemon import Snapshot
 from cron_leader.demo.fleet import Fleet, Line
 from cron_leader.etcd.embedded import Ports

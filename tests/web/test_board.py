@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from cron_leader.core.gate import Gate
-from cron_leader.core.node import EndReason, Phase
+from cron_leader.core.standing import EndReason, Phase
 from cron_leader.daemon import Snapshot
 from cron_leader.events import VOCABULARY
 from cron_leader.web.board import MOST_JOBS, OTHERS, Board

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cron_leader.core.gate import CloseReason, Gate
-from cron_leader.core.node import Phase
+from cron_leader.core.standing import Phase
 from cron_leader.etcd.embedded import EmbeddedEtcd, Ports
 from cron_leader.web.ready import unready
 from tests import pg_kit
