@@ -138,16 +138,21 @@ class Etcd:
         self, endpoint: Endpoint, method: str, request: Any, timeout_s: float
     ) -> Any:
         """One try, and one more after a fresh login if the token was stale or is now asked for."""
-        metadata = await self._metadata(endpoint, timeout_s)
         try:
-            return await self._once(endpoint, method, request, timeout_s, metadata)
+            return await self._with_token(endpoint, method, request, timeout_s)
         except (StaleToken, NoToken):
             if self._user is None:
                 raise
+        return await self._with_token(endpoint, method, request, timeout_s)
+
+    async def _with_token(
+        self, endpoint: Endpoint, method: str, request: Any, timeout_s: float
+    ) -> Any:
+        metadata = await self._metadata(endpoint, timeout_s)
+        try:
+            return await self._once(endpoint, method, request, timeout_s, metadata)
         except Denied as denied:
             raise await self._named(denied, endpoint, method, request, timeout_s) from None
-        metadata = await self._metadata(endpoint, timeout_s)
-        return await self._once(endpoint, method, request, timeout_s, metadata)
 
     async def _named(
         self, denied: Denied, endpoint: Endpoint, method: str, request: Any, timeout_s: float

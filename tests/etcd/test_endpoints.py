@@ -1,5 +1,5 @@
-"""Every way to write an endpoint reaches etcd, for the node and for its supervisor; sick members are
-left, and found again."""
+"""Every way to write an endpoint reaches etcd, for the node and for its supervisor; sick members
+are left, and found again."""
 
 from __future__ import annotations
 
