@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +21,7 @@ from cron_leader.core.model import Mark
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.election import Candidacy
-from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports
+from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etcd
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import NS, hex_id
 from cron_leader.etcd.stubs import rpc
@@ -114,15 +115,19 @@ class Recorder:
 
     async def until(self, *kinds: type[E], timeout_s: float = TIMEOUT_S) -> E:
         """The next event of these kinds after the one returned last."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                while self._seen < len(self.events):
-                    event = self.events[self._seen]
-                    self._seen += 1
-                    if isinstance(event, kinds):
-                        return event
-                self._news.clear()
-                await self._news.wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    while self._seen < len(self.events):
+                        event = self.events[self._seen]
+                        self._seen += 1
+                        if isinstance(event, kinds):
+                            return event
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise AssertionError(f"not within {timeout_s:g} s: {wanted}") from None
 
 
 class Node:
@@ -406,6 +411,18 @@ async def read(etcd: Etcd, timeout_s: float = 2.0) -> int:
 
 async def write(etcd: Etcd, timeout_s: float = 2.0) -> None:
     await etcd.call("KV/Put", rpc.PutRequest(key=b"/test/k", value=b""), timeout_s=timeout_s)
+
+
+def etcdctl(etcd: EmbeddedEtcd, *words: str, user: str = "", said: str = "") -> str:
+    """What etcdctl prints, given `said` to read."""
+    program = shutil.which("etcdctl") or str(find_etcd().parent / "etcdctl")
+    env = {"ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": etcd.endpoint}
+    env |= {"ETCDCTL_USER": user} if user else {}
+    done = subprocess.run(
+        [program, *words], env=env, input=said, text=True, capture_output=True, timeout=20
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
 
 
 def place_of(node: Node) -> bytes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NotSent(EtcdUnavailable):
-    """No connection came about: the request was certainly not applied."""
+    """No connection came about, or a member that takes none: certainly not applied."""
 
 
 class Misconfigured(EtcdRefused):
@@ -128,6 +128,12 @@ _RULES = (
         "the host name does not resolve; check [etcd] endpoints",
     ),
     _Rule(_C.UNAVAILABLE, "failed to connect", _M.NOT_SENT, ""),
+    _Rule(
+        _C.UNAVAILABLE,
+        "not supported for learner",
+        _M.NOT_SENT,
+        "it is a learner, which takes no requests; leave it out of [etcd] endpoints",
+    ),
     _Rule(
         _C.UNAVAILABLE,
         "no leader",

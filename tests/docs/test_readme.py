@@ -26,7 +26,8 @@ ALL = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in ALL if block.language == "sh"]
 RUN = [page for page in PAGES if any(b.page == page and not b.info for b in SHELL)]
 
-OTHERS = set("apt-get cd docker etcd etcdctl export git kill pip python sudo".split())
+OTHERS = {"apt-get", "cd", "docker", "etcd", "etcdctl", "export", "git", "kill", "pip", "python"}
+OTHERS |= {"sudo"}
 """Programs that pages name and that are not ours."""
 
 

@@ -21,12 +21,13 @@ from cron_leader.core.messages import JoinFailed, LeaseRenewed, WatchOpened
 from cron_leader.errors import ConfigError, EtcdRefused, EtcdUnavailable
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import StaleToken
-from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, find_etcd
+from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions
 from cron_leader.etcd.lease import NS
 from cron_leader.etcd.stream import Stream
 from cron_leader.etcd.stubs import rpc
 from cron_leader.etcd.survey import survey
 from cron_leader.etcd.token import SIMPLE_TTL_S, lifetime_ns
+from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
 from tests.docs.blocks import ROOT, blocks
 from tests.etcd_kit import (
     CLOCK,
@@ -38,6 +39,7 @@ from tests.etcd_kit import (
     Hand,
     Proxy,
     client,
+    etcdctl,
     place_of,
     read,
     write,
@@ -68,18 +70,8 @@ def guarded(
             "user grant-role root root",
             "auth enable",
         ):
-            etcdctl(etcd, line.split())
+            etcdctl(etcd, *line.split())
         yield etcd
-
-
-def etcdctl(etcd: EmbeddedEtcd, words: list[str], *, root: bool = False, said: str = "") -> None:
-    program = shutil.which("etcdctl") or str(find_etcd().parent / "etcdctl")
-    env = {"ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": etcd.endpoint}
-    env |= {"ETCDCTL_USER": f"root:{SECRET}"} if root else {}
-    done = subprocess.run(
-        [program, *words], env=env, input=said, text=True, capture_output=True, timeout=20
-    )
-    assert done.returncode == 0, (words, done.stderr)
 
 
 def documented() -> list[list[str]]:
@@ -99,7 +91,7 @@ def grant_as_documented(etcd: EmbeddedEtcd, fleet: Fleet, kind: str = "readwrite
             .replace("readwrite", kind)
             for word in words
         ]
-        etcdctl(etcd, changed, root=True, said=f"{SECRET}\n")
+        etcdctl(etcd, *changed, user=f"root:{SECRET}", said=f"{SECRET}\n")
 
 
 @contextlib.asynccontextmanager
@@ -156,7 +148,7 @@ async def test_a_right_that_is_missing_is_named(
                 .replace("readwrite", kind)
                 for w in words
             ]
-            etcdctl(guarded, changed, root=True, said=f"{SECRET}\n")
+            etcdctl(guarded, *changed, user=f"root:{SECRET}", said=f"{SECRET}\n")
         failed = await fleet.join("a").until(JoinFailed)
         assert (failed.reason, failed.permanent) == ("refused", True)
         assert f"permission denied to user {fleet.name}" in failed.text
@@ -186,10 +178,21 @@ async def test_a_leader_whose_right_is_taken_gives_the_post_up(guarded: Embedded
         grant_as_documented(guarded, fleet)
         a = fleet.join("a", proxy.endpoint)
         await a.until(WatchOpened)
-        etcdctl(guarded, ["user", "revoke-role", fleet.name, fleet.name], root=True)
+        etcdctl(guarded, "user", "revoke-role", fleet.name, fleet.name, user=f"root:{SECRET}")
         proxy.cut()
         failed = await a.until(JoinFailed)
         assert "it may not read" in failed.text
+
+
+async def test_a_denied_watch_ends_though_it_was_created(guarded: EmbeddedEtcd) -> None:
+    async with guarded_fleet(guarded) as fleet:
+        grant_as_documented(guarded, fleet)
+        etcd = fleet.client()
+        patience = Patience.of(3 * NS, 2.0)
+        with pytest.raises(WatchEnded) as ended:
+            async with KeyWatch(etcd, [b"/no"], revision=1, patience=patience, clock=CLOCK) as it:
+                await it.change()
+        assert ended.value.why == "cancelled"
 
 
 # ------------------------------------------------------------------ tokens
@@ -233,6 +236,18 @@ async def test_tokens_are_renewed_before_they_end_for_requests_and_for_streams(
         assert etcd.refusals == 0
 
 
+async def test_with_its_token_ended_a_watch_is_opened_again(guarded: EmbeddedEtcd) -> None:
+    async with guarded_fleet(guarded) as fleet, Proxy(guarded.endpoint) as proxy:
+        grant_as_documented(guarded, fleet)
+        a = fleet.join("a", proxy.endpoint)
+        await a.until(WatchOpened)
+        a.etcd._token, a.etcd._token_due_ns = "ended", 1 << 62
+        proxy.cut()
+        await a.until(WatchOpened)
+        await a.until(LeaseRenewed)
+        assert not a.reports.of(JoinFailed)
+
+
 async def test_a_login_that_fails_ahead_of_time_does_no_harm_yet(guarded: EmbeddedEtcd) -> None:
     async with client(guarded.endpoint, user="root", password=SECRET) as etcd:
         await write(etcd)
@@ -246,8 +261,8 @@ async def test_authentication_turned_on_later_is_noticed(own_etcd: EmbeddedEtcd)
     async with client(own_etcd.endpoint, user="root", password=SECRET) as etcd:
         await write(etcd)
         for line in (f"user add root:{SECRET}", "role add root", "user grant-role root root"):
-            etcdctl(own_etcd, line.split())
-        etcdctl(own_etcd, ["auth", "enable"])
+            etcdctl(own_etcd, *line.split())
+        etcdctl(own_etcd, "auth", "enable")
         await write(etcd)
 
 
