@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chaos import checks, op
-from chaos.canaries import CANARIES
+from chaos.canaries import CANARIES, table
 from chaos.checks import Finding, Verdict
+from chaos.retest import why_pale
 from chaos.run import SCENARIOS, Order, judge, run
 from chaos.worlds import contain
 
@@ -34,6 +35,9 @@ def _do(args: argparse.Namespace) -> int:
     match args.command:
         case "run":
             return _run(_order(args))
+        case "canary" if args.list:
+            print("\n".join(table()))
+            return 0
         case "canary":
             return _canaries([args.name] if args.name else list(CANARIES))
         case _:
@@ -46,10 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     run_ = commands.add_parser("run", help="one scenario: YES 0, NO 1, UNKNOWN 2")
     run_.add_argument("scenario", choices=SCENARIOS)
     run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
-    run_.add_argument("--canary", choices=CANARIES, help="build this defect in: must be NO")
+    in_scenarios = [name for name, canary in CANARIES.items() if canary.scenarios]
+    run_.add_argument("--canary", choices=in_scenarios, help="build this defect in: must be NO")
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
-    canary = commands.add_parser("canary", help="each built-in defect must turn a check red")
+    canary = commands.add_parser("canary", help="each built-in defect must turn test and check red")
     canary.add_argument("name", nargs="?", choices=CANARIES)
+    canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
     check = commands.add_parser("check", help="judge a history.jsonl again")
     check.add_argument("history", type=Path)
     return parser
@@ -95,16 +101,23 @@ def _show(findings: Sequence[Finding]) -> int:
 
 
 def _canaries(names: Sequence[str]) -> int:
-    pale = [
-        f"{name} in {scenario}"
-        for name in names
-        for scenario in CANARIES[name].scenarios
-        if not _went_red(name, scenario)
-    ]
+    pale = [where for name in names for where in _pale(name)]
     for canary in pale:
         print(f"canary {canary} did not go red: the harness does not see this defect")
     print("every canary went red" if not pale else "NOT every canary went red")
     return 1 if pale else 0
+
+
+def _pale(name: str) -> Iterator[str]:
+    """Where the defect is not seen."""
+    canary = CANARIES[name]
+    print(f"{name}: {canary.test}", flush=True)
+    if why := why_pale(canary):
+        print(why)
+        yield f"{name} in {canary.test}"
+    for scenario in canary.scenarios:
+        if not _went_red(name, scenario):
+            yield f"{name} in {scenario}"
 
 
 def _went_red(name: str, scenario: str) -> bool:

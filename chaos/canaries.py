@@ -1,80 +1,227 @@
 """Defects built in on purpose. A harness that stays green under them proves nothing.
 
-Each is a patch from outside, applied in the daemon's process before it starts: the program has no
-switch for it. `python -m chaos.canaries NAME ARG...` is the daemon with one defect; the supervisor
+Each is a patch from outside (defects.py), applied in the process before it starts: the program has
+no switch for it. Some show in a scenario, where a check must say NO; nearly all in a test, which
+must fail. `python -m chaos.canaries NAME ARG...` is the daemon with one defect; the supervisor
 starts it in place of `python -m cron_leader`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from chaos import defects
+
+VARIABLE = "CHAOS_CANARY"
+"""Names the defect to the supervisors that a test starts."""
+
+CORE, ETCD, LEDGER, DAEMON = "tests/core/", "tests/etcd/", "tests/ledger/", "tests/daemon/"
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """red: the check that must say NO in each of the scenarios."""
+    """test: what must fail, all its parameters. scenarios: where the check `red` must say NO.
+
+    supervisor: `arm` is for the supervisor's process, and for no other.
+    """
 
     name: str
     arm: Callable[[], None]
-    scenarios: tuple[str, ...]
-    red: str
+    test: str
+    scenarios: tuple[str, ...] = ()
+    red: str = ""
+    supervisor: bool = False
+
+    @property
+    def breaks(self) -> str:
+        """What the defect is, in a line."""
+        return (self.arm.__doc__ or "").strip()
 
 
-def _no_fence() -> None:
-    """The ledger commits whatever it is sent: no guard, and a raise that compares nothing."""
-    from cron_leader import fencing
-    from cron_leader.ledger import postgres
-    from cron_leader.ledger.sql import Query
+_ALL = (
+    # -- the deadline
+    Canary(
+        "deadline-from-receipt",
+        defects.deadline_from_receipt,
+        ETCD + "test_lease.py::test_a_late_reply_never_lengthens_the_term",
+    ),
+    Canary(
+        "first-deadline-from-grant",
+        defects.first_deadline_from_grant,
+        ETCD + "test_lease.py::test_a_late_reply_never_lengthens_the_term",
+    ),
+    Canary(
+        "older-reply-counts",
+        defects.older_reply_counts,
+        CORE + "test_gate.py::test_a_late_reply_never_lengthens_the_term",
+    ),
+    Canary(
+        "resend-on-stream",
+        defects.resend_on_stream,
+        ETCD + "test_lease.py::test_an_unanswered_keepalive_is_sent_again_only_on_a_fresh_stream",
+    ),
+    Canary(
+        "renewed-though-stuck",
+        defects.renewed_though_stuck,
+        ETCD + "test_lease.py::test_a_process_that_is_not_well_loses_its_lease",
+    ),
+    Canary(
+        "deadline-ignored",
+        defects.deadline_ignored,
+        CORE + "test_node.py::test_the_deadline_ends_the_term_even_before_the_event_that_came_late",
+        ("lease-stall",),
+        red="stopped_by_its_own_deadline",
+    ),
+    # -- the gate, and leaving
+    Canary(
+        "gate-ignored",
+        defects.gate_ignored,
+        CORE + "test_dispatch.py::test_the_gate_is_asked_again_between_claim_and_exec",
+    ),
+    Canary(
+        "past-deadline-started",
+        defects.past_deadline_started,
+        "tests/runners/test_command.py::test_a_run_past_its_deadline_is_not_executed",
+    ),
+    Canary(
+        "silence-shuts-nothing",
+        defects.silence_shuts_nothing,
+        CORE + "test_node.py::test_silence_of_the_watch_shuts_the_gate_and_does_not_end_the_term",
+    ),
+    Canary(
+        "jump-ignored",
+        defects.jump_ignored,
+        CORE + "test_node.py::test_a_clock_jump_shuts_the_gate_until_leadership_is_proven_again",
+    ),
+    Canary(
+        "older-nonce-heard",
+        defects.older_nonce_heard,
+        CORE + "test_node.py::test_events_of_an_older_nonce_are_dropped",
+    ),
+    Canary(
+        "key-before-gate",
+        defects.key_before_gate,
+        CORE + "test_node.py::"
+        "test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_exits",
+    ),
+    Canary(
+        "resign-before-run",
+        defects.resign_before_run,
+        CORE + "test_node.py::"
+        "test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_exits",
+    ),
+    Canary(
+        "key-before-runs",
+        defects.key_before_runs,
+        CORE + "test_node.py::"
+        "test_a_run_that_does_not_die_holds_the_keys_up_for_half_a_margin_only",
+    ),
+    # -- etcd
+    Canary(
+        "no-last-check",
+        defects.no_last_check,
+        ETCD + "test_line.py::test_a_candidate_whose_key_is_gone_does_not_lead_when_its_turn_comes",
+    ),
+    Canary(
+        "no-hasleader",
+        defects.no_hasleader,
+        ETCD + "test_watch.py::"
+        "test_a_member_that_lost_its_peers_ends_the_watch_long_before_patience_does",
+    ),
+    Canary(
+        "silence-ignored",
+        defects.silence_ignored,
+        ETCD + "test_watch.py::test_a_frozen_etcd_is_silence",
+    ),
+    Canary(
+        "unguarded-resign",
+        defects.unguarded_resign,
+        ETCD + "test_tenure.py::test_leaving_deletes_no_key_that_somebody_else_put",
+    ),
+    Canary(
+        "no-last-word",
+        defects.no_last_word,
+        ETCD + "test_spare.py::test_with_its_own_connection_broken_it_says_so_over_the_spare_one",
+        ("one-way",),
+        red="successor_gate_in_time",
+    ),
+    # -- the ledger, and slots
+    Canary(
+        "no-fence",
+        defects.no_fence,
+        LEDGER + "test_conformance.py::"
+        "test_a_lower_revision_is_refused_with_the_fence_that_stands[sqlite]",
+        ("lease-stall", "split-brain"),
+        red="no_stale_write_accepted",
+    ),
+    Canary(
+        "guard-without-nonce",
+        defects.guard_without_nonce,
+        LEDGER + "test_leaders.py::test_a_term_of_the_same_fence_with_another_nonce_is_refused",
+    ),
+    Canary(
+        "guard-without-lock",
+        defects.guard_without_lock,
+        LEDGER + "test_leaders.py::test_a_guard_holds_the_fence_row_and_the_lock_of_its_election",
+    ),
+    Canary(
+        "claim-without-state",
+        defects.claim_without_state,
+        LEDGER + "test_conformance.py::"
+        "test_a_row_that_runs_or_has_ended_is_not_claimed_by_whoever_saw_its_attempt[sqlite]",
+    ),
+    Canary(
+        "sweep-without-state",
+        defects.sweep_without_state,
+        LEDGER + "test_conformance.py::"
+        "test_a_sweep_abandons_running_rows_and_adopts_waiting_ones[sqlite]",
+    ),
+    Canary(
+        "put-back-after-go",
+        defects.put_back_after_go,
+        CORE + "test_dispatch.py::test_the_drain_also_ends_a_run_told_to_go_that_has_not_begun",
+    ),
+    Canary(
+        "planned-past-unanswered",
+        defects.planned_past_unanswered,
+        CORE + "test_dispatch.py::"
+        "test_planned_to_never_passes_a_slot_whose_claim_has_no_answer_yet",
+    ),
+    # -- the supervisor
+    Canary(
+        "supervisor-misses-deadline",
+        defects.supervisor_misses_deadline,
+        DAEMON + "test_supervisor.py::test_at_the_deadline_runs_die_though_the_daemon_is_frozen",
+        supervisor=True,
+    ),
+    Canary(
+        "revoked-at-deadline",
+        defects.revoked_at_deadline,
+        DAEMON + "test_supervisor.py::"
+        "test_nothing_is_revoked_under_a_daemon_that_is_frozen_or_slow_to_stop",
+        supervisor=True,
+    ),
+    Canary(
+        "revoked-at-hang-up",
+        defects.revoked_at_hang_up,
+        DAEMON + "test_supervisor.py::test_a_closed_pipe_is_not_the_daemons_death",
+        supervisor=True,
+    ),
+)
 
-    fencing.POSTGRES_GUARD = "SELECT clock_timestamp() AS ledger_now"
-    raising = postgres._QUERIES["raise_fence"]
-    unconditional = raising.text.partition("\nWHERE f.fence <")[0]
-    assert unconditional != raising.text, "the raise has changed: this canary needs a look"
-    patched = {**postgres._QUERIES, "raise_fence": Query(unconditional, raising.columns)}
-    postgres._QUERIES = patched
+CANARIES = {canary.name: canary for canary in _ALL}
 
 
-def _deadline_ignored() -> None:
-    """The gate takes every lease to last for an hour."""
-    from cron_leader.core.gate import Gate
-
-    renewed = Gate.renewed
-    hour_ns = 3_600 * 1_000_000_000
-
-    def forever(gate: Gate, sent_ns: int, ttl_ns: int, margin_ns: int) -> Gate:
-        after = renewed(gate, sent_ns, ttl_ns, margin_ns)
-        return replace(after, deadline_ns=after.sent_ns + hour_ns)
-
-    Gate.renewed = forever  # type: ignore[method-assign, assignment]
-
-
-def _no_last_word() -> None:
-    """A leader that hears nothing leaves over the connection in use alone."""
-    from cron_leader.etcd.election import Candidacy
-
-    async def silence(self: Candidacy, timeout_s: float) -> None:
-        return
-
-    Candidacy._last_word = silence  # type: ignore[method-assign]
-
-
-CANARIES = {
-    canary.name: canary
-    for canary in (
-        Canary(
-            "no-fence", _no_fence, ("lease-stall", "split-brain"), red="no_stale_write_accepted"
-        ),
-        Canary(
-            "deadline-ignored",
-            _deadline_ignored,
-            ("lease-stall",),
-            red="stopped_by_its_own_deadline",
-        ),
-        Canary("no-last-word", _no_last_word, ("one-way",), red="successor_gate_in_time"),
-    )
-}
+def table() -> Iterator[str]:
+    """The track record, as Markdown."""
+    yield "| canary | what is broken | the test that fails | scenarios: the check that says NO |"
+    yield "|---|---|---|---|"
+    for c in _ALL:
+        where = f"{', '.join(c.scenarios)}: {c.red}" if c.scenarios else ""
+        file, _, test = c.test.partition("::")
+        yield f"| {c.name} | {c.breaks} | `{file}` `{test}` | {where} |"
 
 
 def launcher(name: str) -> Callable[[Mapping[str, str]], list[str]]:

@@ -105,11 +105,17 @@ class Supervised:
             if key in line:
                 self._kept.remove(line)
                 return line
-        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+        while (line := self._next(key)) is not None:
             if key in line:
                 return line
             self._kept.append(line)
         raise AssertionError(f"all ended without a line with {key!r}; others: {self._kept}")
+
+    def _next(self, key: str) -> dict[str, Any] | None:
+        try:
+            return self._lines.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            raise AssertionError(f"no line with {key!r} came; others: {self._kept}") from None
 
     def left(self) -> list[dict[str, Any]]:
         """Lines not awaited, to the last: both have ended."""

@@ -92,7 +92,7 @@ async def test_a_process_that_is_not_well_loses_its_lease(own_etcd: EmbeddedEtcd
         a = fleet.join("a")
         await a.until(WatchOpened)
         a.well = False
-        await a.until(KeyDeleted)
+        await a.until(KeyDeleted, timeout_s=5)
 
 
 async def test_an_unreachable_etcd_fails_the_candidacy_at_once() -> None:

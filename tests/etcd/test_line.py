@@ -118,6 +118,17 @@ async def test_an_own_key_deleted_while_in_line_ends_the_candidacy(
     assert not await hand.lease_exists(b.seat.lease)
 
 
+async def test_a_candidate_whose_key_is_gone_does_not_lead_when_its_turn_comes(
+    fleet: Fleet, hand: Hand
+) -> None:
+    """Though its lease is alive: a keepalive would not tell."""
+    a, b = await line_of(fleet, hand, "a", "b")
+    await hand.delete(place_of(b))
+    await a.leave()
+    told = await b.until(Elected, JoinFailed)
+    assert isinstance(told, JoinFailed)
+
+
 async def test_an_own_key_overwritten_while_in_line_ends_the_candidacy(
     fleet: Fleet, hand: Hand
 ) -> None:

@@ -81,8 +81,11 @@ async def test_a_member_that_lost_its_peers_ends_the_watch_long_before_patience_
             ) as watching:
                 for member in members[1:]:
                     member.stop()
+                changing = asyncio.create_task(watching.change())
+                done, _ = await asyncio.wait({changing}, timeout=8)
+                assert done, "a member without a leader is still listened to"
                 with pytest.raises(WatchEnded, match="no leader") as ended:
-                    await watching.change()
+                    await changing
         assert ended.value.why == "lost"
 
 

@@ -228,6 +228,19 @@ async def test_a_waiting_row_is_claimed_by_the_attempt_seen_and_by_no_other(lab:
         assert await leader.take(seen) == Taken({"run-2": 1})
 
 
+async def test_a_row_that_runs_or_has_ended_is_not_claimed_by_whoever_saw_its_attempt(
+    lab: Lab,
+) -> None:
+    leader = await lab.leader(past=settlement())
+    await leader.take(RUN)
+    again = Claim(slot(), "run-2", seen=1)
+    for state in ("running", "succeeded"):
+        assert await leader.take(again) == Taken({})
+        assert lab.states() == {slot(): state}
+        await leader.finish(RUN)
+    assert [a.run_id for a in lab.read().attempts()] == ["run-1"]
+
+
 async def test_a_waiting_row_can_be_ended_without_a_run(lab: Lab) -> None:
     leader = await lab.leader(past=settlement(entries=(Entry(slot(), State.DUE),)))
     ended = Entry(slot(), State.SKIPPED, Reason.OVERLAP, seen=0)

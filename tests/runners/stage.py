@@ -71,8 +71,8 @@ class Stage:
             **{"node": "a", "fleet": "fleet", "clock": CLOCK, "report": self._report} | options
         )
 
-    async def until(self, kind: type[E], run: Run | None = None) -> E:
-        """The first report of that kind (about that run)."""
+    async def until(self, kind: type[E] | tuple[type[E], ...], run: Run | None = None) -> E:
+        """The first report of that kind, or these (about that run)."""
         async with asyncio.timeout(15):
             while True:
                 for event in self.events:

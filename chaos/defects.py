@@ -1,0 +1,414 @@
+"""The defects themselves: each function takes one safety line out of the class that draws it.
+
+The first line of its docstring says what is broken. A patch that no longer finds what it patches
+says so: a canary must not go pale because the code moved on. Imports are inside, for each patch is
+made in the process it is for, the supervisor's bare interpreter among them.
+"""
+
+# mypy: disable-error-code="assignment, method-assign"
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+HOUR_NS = 3_600 * 1_000_000_000
+
+
+def _without(text: str, part: str, *, instead: str = "") -> str:
+    assert part in text, f"not there any more, this canary needs a look: {part!r}"
+    return text.replace(part, instead)
+
+
+# ------------------------------------------------------------------ the gate and the node
+
+
+def deadline_ignored() -> None:
+    """the gate takes every lease to last for an hour"""
+    from cron_leader.core.gate import Gate
+
+    renewed = Gate.renewed
+
+    def forever(gate: Gate, sent_ns: int, ttl_ns: int, margin_ns: int) -> Gate:
+        after = renewed(gate, sent_ns, ttl_ns, margin_ns)
+        return replace(after, deadline_ns=after.sent_ns + HOUR_NS)
+
+    Gate.renewed = forever
+
+
+def older_reply_counts() -> None:
+    """the reply to an older renewal moves the deadline, too"""
+    from cron_leader.core.gate import Gate
+
+    renewed = Gate.renewed
+
+    def whichever(gate: Gate, sent_ns: int, ttl_ns: int, margin_ns: int) -> Gate:
+        return renewed(replace(gate, sent_ns=0), sent_ns, ttl_ns, margin_ns)
+
+    Gate.renewed = whichever
+
+
+def gate_ignored() -> None:
+    """runs are claimed and started whether the gate is open or not"""
+    from cron_leader.core.node import Node
+
+    Node._open = lambda self: True
+
+
+def silence_shuts_nothing() -> None:
+    """the gate stays open while the own key is not watched"""
+    from cron_leader.core.messages import WatchBroken
+    from cron_leader.core.node import Node
+
+    heard = Node._on_candidacy
+
+    def deaf(node: Node, event: Any) -> None:
+        if not isinstance(event, WatchBroken):
+            heard(node, event)
+
+    Node._on_candidacy = deaf
+
+
+def jump_ignored() -> None:
+    """a jump of the wall clock proves nothing anew"""
+    from cron_leader.core.node import Node
+
+    jumped = Node._jumped
+
+    def and_went_on(node: Node, by: Any) -> None:
+        jumped(node, by)
+        node.gate = replace(node.gate, jumped_ns=None)
+
+    Node._jumped = and_went_on
+
+
+def older_nonce_heard() -> None:
+    """what is told of an earlier candidacy is taken for the present one's"""
+    from cron_leader.core.messages import FinishAnswered
+    from cron_leader.core.node import Node
+
+    on = Node._on
+
+    def any_nonce(node: Node, event: Any) -> None:
+        if hasattr(event, "nonce") and not isinstance(event, FinishAnswered):
+            node._on_candidacy(event)
+        else:
+            on(node, event)
+
+    Node._on = any_nonce
+
+
+def key_before_gate() -> None:
+    """a node told to stop gives its key away while the gate is open"""
+    from cron_leader.core.messages import Leave
+    from cron_leader.core.node import Node
+
+    begin = Node._begin_stop
+
+    def key_first(node: Node) -> None:
+        if node._nonce is not None:
+            node._do(Leave(node._nonce))
+        begin(node)
+
+    Node._begin_stop = key_first
+
+
+def key_before_runs() -> None:
+    """the key of a lost term goes while its runs are still being killed"""
+    from cron_leader.core.node import Node
+
+    Node._proceed_closing = Node._leave
+
+
+def resign_before_run() -> None:
+    """a leader told to stop closes its term while a run is in flight"""
+    from cron_leader.core.node import Node
+
+    close = Node._close_term
+
+    def at_once(node: Node) -> None:
+        flights, node._dispatch.flights = node._dispatch.flights, {}
+        try:
+            close(node)
+        finally:
+            node._dispatch.flights = flights
+
+    Node._close_term = at_once
+
+
+# ------------------------------------------------------------------ slots
+
+
+def put_back_after_go() -> None:
+    """a stop puts the claim of a run back that was told to go, and may have begun"""
+    from cron_leader.core.dispatch import Dispatch, Stage
+
+    drain = Dispatch.drain
+
+    def give_back(dispatch: Dispatch, now: Any, **how: Any) -> None:
+        for flight in dispatch.flights.values():
+            if flight.stage is Stage.STARTING:
+                dispatch._put_back(flight, now)
+        drain(dispatch, now, **how)
+
+    Dispatch.drain = give_back
+
+
+def planned_past_unanswered() -> None:
+    """planned_to passes slots whose batch the ledger has not answered"""
+    from cron_leader.core.dispatch import Dispatch
+
+    Dispatch.planned_to = property(lambda self: self._planned)
+
+
+def past_deadline_started() -> None:
+    """a run is executed however long after the deadline its go is carried out"""
+    from cron_leader.runners.life import Life
+
+    go = Life.go
+
+    def whenever(life: Any, deadline_ns: int) -> None:
+        go(life, deadline_ns + HOUR_NS)
+
+    Life.go = whenever
+
+
+# ------------------------------------------------------------------ etcd
+
+
+def deadline_from_receipt() -> None:
+    """a renewal counts from the receipt of its reply"""
+    _count_from_receipt("_renew")
+
+
+def first_deadline_from_grant() -> None:
+    """the first deadline counts from the receipt of the Grant's reply"""
+    _count_from_receipt("grant")
+
+
+def _count_from_receipt(method: str) -> None:
+    from cron_leader.etcd.lease import Lease
+
+    ask = getattr(Lease, method)
+
+    async def anchored_late(lease: Lease, *args: Any) -> Any:
+        tell = lease._renewed
+        lease._renewed = lambda sent_ns, ttl_ns: tell(lease._clock.boot_ns(), ttl_ns)
+        try:
+            return await ask(lease, *args)
+        finally:
+            lease._renewed = tell
+
+    setattr(Lease, method, anchored_late)
+
+
+def resend_on_stream() -> None:
+    """a keepalive without an answer is sent again on the same stream"""
+    from cron_leader.errors import EtcdUnavailable
+    from cron_leader.etcd.lease import Lease
+
+    renew = Lease._renew
+
+    async def again(lease: Lease, stream: Any) -> bool:
+        while True:
+            try:
+                return await renew(lease, stream)
+            except EtcdUnavailable as error:
+                if not isinstance(error.__context__, TimeoutError):
+                    raise
+
+    Lease._renew = again
+
+
+def renewed_though_stuck() -> None:
+    """renewals go on though the tick loop does not"""
+    from cron_leader.etcd.lease import Lease
+
+    begin = Lease.__init__
+
+    def pulse(lease: Lease, *args: Any, **kwargs: Any) -> None:
+        begin(lease, *args, **{**kwargs, "may_renew": lambda: True})
+
+    Lease.__init__ = pulse
+
+
+def no_last_check() -> None:
+    """a candidate that has waited leads without a look at its own key, as etcd's own recipe does"""
+    from cron_leader.etcd import requests
+    from cron_leader.etcd.line import Line, Won
+
+    async def keys(line: Line) -> Any:
+        request = requests.get_prefix(line._seat.line, keys_only=True)
+        return await line._call("KV/Range", request)
+
+    def ahead(line: Line, reply: Any, revision: int) -> bytes | None:
+        before = [kv for kv in reply.kvs if kv.lease and kv.create_revision < revision]
+        return max(before, key=lambda kv: kv.create_revision).key if before else None
+
+    async def nobody_asked(line: Line, revision: int) -> int:
+        return 0
+
+    async def unchecked(line: Line, revision: int) -> Won:
+        header = (await keys(line)).header
+        return Won(revision, header.revision, header.cluster_id)
+
+    Line._ahead = ahead
+    Line.store_ledger = nobody_asked
+    Line.last_check = unchecked
+
+
+def no_hasleader() -> None:
+    """a member cut off from its peers is listened to"""
+    from cron_leader.etcd import channel
+
+    assert channel._HAS_LEADER[0] == "hasleader"
+    channel._HAS_LEADER = ("whatever", "true")
+
+
+def silence_ignored() -> None:
+    """a watch that hears nothing is taken for one of a quiet key"""
+    from cron_leader.etcd.watch import KeyWatch
+
+    begin = KeyWatch.__init__
+
+    def patient(watch: KeyWatch, *args: Any, **kwargs: Any) -> None:
+        kwargs["patience"] = replace(kwargs["patience"], silence_ns=HOUR_NS)
+        begin(watch, *args, **kwargs)
+
+    KeyWatch.__init__ = patient
+
+
+def unguarded_resign() -> None:
+    """whoever leaves deletes the key, whoever put it"""
+    from cron_leader.etcd import requests
+    from cron_leader.etcd.election import Candidacy
+
+    def deletion(candidacy: Candidacy, revision: int) -> Any:
+        seat = candidacy._seat
+        return requests.when([], [requests.delete(seat.place_key), requests.delete(seat.node_key)])
+
+    Candidacy._deletion = deletion
+
+
+def no_last_word() -> None:
+    """a leader that hears nothing leaves over the connection in use alone"""
+    from cron_leader.etcd.election import Candidacy
+
+    async def silence(self: Candidacy, timeout_s: float) -> None:
+        return
+
+    Candidacy._last_word = silence
+
+
+# ------------------------------------------------------------------ the ledger
+
+
+def no_fence() -> None:
+    """no guard, and a raise that compares nothing: the ledger commits whatever it is sent"""
+    from cron_leader import fencing
+
+    fencing.SQLITE_GUARD = "SELECT :fence AS fence, :nonce AS nonce"
+    fencing.POSTGRES_GUARD = "SELECT clock_timestamp() AS ledger_now"
+    _change_query("raise_fence", lambda text: text.partition("\nWHERE f.fence <")[0])
+
+
+def guard_without_nonce() -> None:
+    """the guard compares the fence only: two terms of one fence pass it"""
+    from cron_leader import fencing
+
+    fencing.SQLITE_GUARD = _without(
+        fencing.SQLITE_GUARD, "SELECT fence, nonce", instead="SELECT fence, :nonce AS nonce"
+    )
+    _change_migrations(" AND f.nonce = p_nonce")
+
+
+def guard_without_lock() -> None:
+    """the guard reads the fence and does not hold it until COMMIT"""
+    _change_migrations("FOR SHARE")
+
+
+def claim_without_state() -> None:
+    """a row is claimed whatever its state, by whoever saw its attempt"""
+    _change_query(
+        "claim_waiting", lambda text: _without(text, "AND s.state IN ('due', 'retrying') ")
+    )
+
+
+def sweep_without_state() -> None:
+    """a takeover abandons every row of older terms, whatever its state"""
+    _change_query(
+        "sweep_running",
+        lambda text: text.partition(" AND state IN ('due', 'running', 'retrying')")[0],
+    )
+
+
+def _change_query(name: str, change: Callable[[str], str]) -> None:
+    """In both databases' notations."""
+    from cron_leader.ledger import postgres, sqlite
+
+    backends: tuple[Any, ...] = (postgres, sqlite)
+    for backend in backends:
+        known: Mapping[str, Any] = backend._QUERIES
+        text = change(known[name].text)
+        assert text != known[name].text, f"{name} has changed: this canary needs a look"
+        backend._QUERIES = {**known, name: replace(known[name], text=text)}
+
+
+def _change_migrations(part: str) -> None:
+    """Postgres is made without `part`; SQLite's has it nowhere."""
+    from cron_leader.ledger import migrate
+    from cron_leader.ledger.sql import Dialect
+
+    scripts = migrate.migrations
+
+    def changed(dialect: Dialect, *, since: int = 0) -> tuple[str, ...]:
+        whole = scripts(dialect, since=since)
+        parted = tuple(script.replace(part, "") for script in whole)
+        assert parted != whole or since or dialect is Dialect.SQLITE, f"not there any more: {part}"
+        return parted
+
+    migrate.migrations = changed
+
+
+# ------------------------------------------------------------------ the supervisor, in its process
+
+
+def _supervision(part: str) -> Any:
+    """As it is called in the supervisor."""
+    return importlib.import_module(f"supervision.{part}")
+
+
+def supervisor_misses_deadline() -> None:
+    """the supervisor of a frozen daemon lets the deadline pass"""
+    _supervision("groups").Group.deadline_ns = property(lambda self: None)
+
+
+def revoked_at_deadline() -> None:
+    """at the deadline the supervisor revokes, though the daemon lives"""
+    loop = _supervision("loop")
+    enforce = loop.Supervisor._enforce_deadlines
+
+    def and_revoke(supervisor: Any) -> None:
+        enforce(supervisor)
+        lease = supervisor._lease
+        if lease and lease.deadline_ns and loop.boot_ns() >= lease.deadline_ns:
+            asked, lease.endpoints = lease.endpoints, []
+            for endpoint in asked:
+                loop.start_revoker(endpoint, lease, loop.boot_ns() + lease.ttl_ns)
+
+    loop.Supervisor._enforce_deadlines = and_revoke
+
+
+def revoked_at_hang_up() -> None:
+    """the end of the pipe is taken for the daemon's death"""
+    loop = _supervision("loop")
+    listen = loop.Supervisor._listen
+
+    def and_despair(supervisor: Any) -> None:
+        listen(supervisor)
+        if not supervisor._pipe.open and supervisor._exits[supervisor._daemon] is None:
+            supervisor._exits[supervisor._daemon] = -9
+
+    loop.Supervisor._listen = and_despair

@@ -1,0 +1,57 @@
+"""Runs the test of a canary with its defect armed: does it fail, and for the right reason?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaos.canaries import Canary
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN = "tests.canary_plugin"
+MARK = "canary: "
+"""Begins the line in which the plugin tells how the tests ended."""
+LONGEST_S = 60
+ASSERTED = frozenset({"AssertionError", "Failed"})
+"""What an assertion, or pytest.raises and pytest.fail, raise."""
+
+
+def why_pale(canary: Canary) -> str:
+    """Why the defect does not count as found; "" if its test, all of it and only it, failed by an
+    assertion."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider"]
+    argv += ["--canary", canary.name, "--tb", "short", canary.test]
+    compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    try:
+        done = subprocess.run(
+            argv, cwd=ROOT, env=compiled, capture_output=True, text=True, timeout=LONGEST_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {LONGEST_S} s"
+    said = done.stdout + done.stderr
+    told = [line for line in said.splitlines() if line.startswith(MARK)]
+    ends = json.loads(told[-1].removeprefix(MARK)) if told else {}
+    wrong = _wrong(canary, done.returncode, ends)
+    return f"{wrong}\n{said}" if wrong else ""
+
+
+def _wrong(canary: Canary, status: int, ends: dict[str, Any]) -> str:
+    """ends: of each test that was run the phase and the exception that ended it, or None. A
+    parameter for which this machine lacks something may be skipped."""
+    if status != 1 or not ends:
+        return f"pytest exited with status {status}"
+    for test, end in ends.items():
+        if canary.test not in (test, test.partition("[")[0]):
+            return f"{test} was run"
+        if end is None:
+            return f"{test} passed"
+        phase, error = end
+        if error == "Skipped":
+            continue
+        if phase != "call" or error not in ASSERTED:
+            return f"{test} ended with {error} at its {phase}"
+    return ""
