@@ -112,7 +112,8 @@ class Dispatch:
         self._agenda = Agenda((), {})
         self._term: Term | None = None
         self._planned: datetime | None = None
-        self._floors: dict[Batch, datetime] = {}
+        self._floors: dict[Batch, tuple[datetime, int]] = {}
+        self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
         self._waiting: list[tuple[datetime, SlotKey, DueRow]] = []
         self._overdue: list[tuple[datetime, SlotKey, DueRow]] = []  # catch-up: at its pace
         self._parked: dict[str, list[DueRow]] = {}
@@ -152,6 +153,7 @@ class Dispatch:
 
     def _forget(self) -> None:
         self._floors, self._waiting, self._overdue, self._parked = {}, [], [], {}
+        self._ends = {}
 
     # ------------------------------------------------------------------ planning
 
@@ -221,14 +223,20 @@ class Dispatch:
         batch = Batch(
             tuple(sheet.claims), tuple(sheet.entries), self.planned_to, now.wall, tuple(sheet.gaps)
         )
-        self._floors[batch] = floor
+        self._floors[batch] = floor, now.boot_ns
         self._out.append(Take(self._term, batch))
 
     @property
     def planned_to(self) -> datetime:
         """Every slot up to here is a row, or stands in the batch about to be sent."""
         assert self._planned is not None
-        return min(self._floors.values(), default=self._planned)
+        return min((floor for floor, _ in self._floors.values()), default=self._planned)
+
+    @property
+    def unanswered_ns(self) -> int | None:
+        """Since when (boot clock) the oldest write of this term waits for the ledger's answer."""
+        asked = [since_ns for _, since_ns in self._floors.values()]
+        return min((*asked, *self._ends.values()), default=None)
 
     # ------------------------------------------------------------------ answers of the ledger
 
@@ -309,7 +317,7 @@ class Dispatch:
         late = at - flight.run.slot.scheduled_for
         self._out.append(Emit("run.started", _about(flight.run) | {"late_ms": _ms(late)}))
 
-    def on_ended(self, run_id: str, result: Result) -> None:
+    def on_ended(self, run_id: str, result: Result, now: Now) -> None:
         flight = self.flights.get(run_id)
         if flight is None:
             return
@@ -320,6 +328,8 @@ class Dispatch:
             return
         flight.stage = Stage.FINISHING
         once = not self._current(flight)
+        if not once:
+            self._ends[run_id] = now.boot_ns
         self._out.append(WriteFinish(flight.run.term, finish, once=once))
         self._unpark(flight.run.slot.job)
 
@@ -407,11 +417,13 @@ class Dispatch:
     def _put_back(self, flight: Flight, now: Now) -> None:
         flight.stage = Stage.RETURNING
         run = flight.run
+        self._ends[run.run_id] = now.boot_ns
         put_back = PutBack(run.slot, run.attempt, run.run_id, now.wall)
         self._out.append(WritePutBack(run.term, put_back))
 
     def _leave(self, flight: Flight) -> None:
         self.flights.pop(flight.run.run_id, None)
+        self._ends.pop(flight.run.run_id, None)
         self._unpark(flight.run.slot.job)
 
 

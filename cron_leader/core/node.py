@@ -142,9 +142,11 @@ class Node:
             self._look_at_patience()
 
     def _look_at_patience(self) -> None:
-        """A term without its ledger, or its supervisor, lasts one TTL."""
+        """A term without its ledger, or its supervisor, lasts one TTL; so does one whose heartbeats
+        are answered but whose claims or finishes are not."""
         for since_ns, reason in (
             (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
+            (self._dispatch.unanswered_ns, EndReason.LEDGER_UNREACHABLE),
             (self._silent_ns, EndReason.SUPERVISOR_GONE),
         ):
             if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
@@ -211,7 +213,7 @@ class Node:
             case m.NotStarted(run_id, _):
                 self._dispatch.on_not_started(run_id, self._now)
             case m.RunEnded(run_id, result):
-                self._dispatch.on_ended(run_id, result)
+                self._dispatch.on_ended(run_id, result, self._now)
             case _:
                 assert_never(event)
 
@@ -725,8 +727,14 @@ class Node:
         return [
             self.gate.deadline_ns,
             self._verify_ns if self.gate.jumped_ns is not None else None,
-            None if self._ledger_down_ns is None else self._ledger_down_ns + ttl_ns,
-            None if self._silent_ns is None else self._silent_ns + ttl_ns,
+            *(
+                None if since_ns is None else since_ns + ttl_ns
+                for since_ns in (
+                    self._ledger_down_ns,
+                    self._dispatch.unanswered_ns,
+                    self._silent_ns,
+                )
+            ),
         ]
 
     def _leading_alarms(self) -> list[int | None]:

@@ -325,6 +325,49 @@ def test_the_heartbeat_is_sent_each_second_one_at_a_time() -> None:
     d.asked(m.Heartbeat)
 
 
+@pytest.mark.parametrize("which", ["claim", "finish", "put_back"])
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_term_whose_heartbeats_are_answered_but_no_other_write_lasts_one_ttl(
+    which: str, stopping: bool
+) -> None:
+    d = Driver([job(every_s=5)]).lead()
+    match which:
+        case "finish":
+            d.land(d.fly(5))
+        case "claim":
+            d.after(5)
+            d.asked(m.Take)
+        case _:
+            d.after(5)
+            d.grant(d.asked(m.Take))
+            d.step(m.NotStarted(d.asked(m.Prepare).run.run_id, "no process"))
+            d.asked(m.WritePutBack)
+    if stopping:
+        d.step(m.StopAsked(15))
+    assert _answering_nothing_but_heartbeats(d) == (TTL // S, EndReason.LEDGER_UNREACHABLE)
+
+
+def test_a_batch_without_claims_is_waited_for_no_longer() -> None:
+    d = Driver([job(every_s=5)]).lead()
+    d.fly(5)
+    d.renew()
+    d.after(5)
+    assert not d.asked(m.Take).batch.claims
+    assert _answering_nothing_but_heartbeats(d) == (TTL // S, EndReason.LEDGER_UNREACHABLE)
+
+
+def _answering_nothing_but_heartbeats(d: Driver) -> tuple[int, object]:
+    """After how many seconds the term ends, and why."""
+    for second in range(1, 2 * TTL // S):
+        d.renew()
+        d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
+        d.step(m.LedgerReached())
+        d.after(1)
+        if not d.quiet("term.ended"):
+            return second, d.told("term.ended")["reason"]
+    raise AssertionError("the post is kept")
+
+
 def test_a_refused_heartbeat_ends_the_term() -> None:
     d = Driver().lead()
     d.step(m.HeartbeatAnswered(d.nonce, NEWER, d.wall))
