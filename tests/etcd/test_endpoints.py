@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,13 @@ from etcd3.etcdrpc import rpc_pb2 as pb
 from cron_leader.config.endpoints import endpoint
 from cron_leader.core.messages import KeyDeleted, LeaseLost, LeaseRenewed, WatchBroken, WatchOpened
 from cron_leader.errors import EtcdRefused, EtcdUnavailable
+from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports
+from cron_leader.etcd.endpoint import OPTIONS
 from cron_leader.etcd.lease import NS
 from cron_leader.etcd.seen import SETTLED_NS, Seen
+from cron_leader.etcd.tenure import PAUSE_S
 from cron_leader.supervision.groups import Lease
 from cron_leader.supervision.revoke import NOT_FOUND, try_revoke
 from tests.etcd_kit import (
@@ -176,7 +179,97 @@ async def test_a_store_that_went_back_on_all_members_is_believed(
         assert etcd._seen._settled == (0, 0)
 
 
+# ------------------------------------------------------------------ members that are cut off
+
+
+class Peers:
+    """Three members whose talk among each other goes through proxies, one before each."""
+
+    def __init__(self, folder: Path, proxies: dict[str, Proxy], ports: dict[str, Ports]) -> None:
+        self.proxies = proxies
+        urls = {name: f"http://{proxy.endpoint}" for name, proxy in proxies.items()}
+        everybody = ",".join(f"{name}={url}" for name, url in urls.items())
+        self.members = {
+            name: EmbeddedEtcd(
+                folder / name,
+                name=name,
+                peers=ports,
+                options=EtcdOptions(
+                    extra=(
+                        f"--initial-cluster={everybody}",
+                        f"--initial-advertise-peer-urls={urls[name]}",
+                    )
+                ),
+            )
+            for name in ports
+        }
+
+    def cut_off(self, name: str, member_id: int) -> None:
+        """Nothing from its peers reaches it any more, nor they it; clients do."""
+        sender = f"X-Server-From: {member_id:x}\r".encode()
+
+        def drop(data: bytes) -> None:
+            if sender in data:
+                raise ConnectionError
+
+        for proxy in self.proxies.values():
+            proxy.on_request = drop
+        self.proxies[name].refuse = True
+        for proxy in self.proxies.values():
+            proxy.cut()
+
+
+@pytest.fixture
+async def peers(tmp_path: Path) -> AsyncIterator[Peers]:
+    ports = {f"m{i}": Ports.draw() for i in range(3)}
+    async with contextlib.AsyncExitStack() as stack:
+        proxies = {
+            name: await stack.enter_async_context(Proxy(f"127.0.0.1:{at.peer}"))
+            for name, at in ports.items()
+        }
+        made = Peers(tmp_path, proxies, ports)
+        try:
+            for member in made.members.values():
+                member.start()
+            for member in made.members.values():
+                await asyncio.to_thread(member.wait_ready)
+            yield made
+        finally:
+            for member in made.members.values():
+                member.kill()
+
+
+async def test_a_member_that_takes_connections_but_is_cut_from_its_peers_is_left(
+    peers: Peers,
+) -> None:
+    sick, *others = peers.members.values()
+    async with client(sick.endpoint) as alone:
+        reply = await alone.call("KV/Range", requests.get(b"/test/k"), timeout_s=5)
+    async with fleet_of(*(m.endpoint for m in (sick, *others)), ttl_s=9) as fleet:
+        a = fleet.join("a")
+        await a.until(WatchOpened)
+        peers.cut_off("m0", reply.header.member_id)
+        await a.until(WatchBroken)
+        broken_ns = CLOCK.boot_ns()
+        await a.until(WatchOpened)
+        assert (CLOCK.boot_ns() - broken_ns) / NS <= fleet.ttl_s / 3
+        while (await a.until(LeaseRenewed)).sent_ns < broken_ns:
+            pass
+        assert not a.reports.of(KeyDeleted, LeaseLost)
+        assert a.etcd._endpoints[a.etcd._at].address != sick.endpoint
+        async with client(sick.endpoint) as alone:
+            with pytest.raises(EtcdUnavailable):
+                await read(alone)
+
+
 # ------------------------------------------------------------------ healing
+
+
+def test_the_pauses_between_connects_leave_room_in_three_seconds() -> None:
+    options = dict(OPTIONS)
+    attempt_ms = int(options["grpc.min_reconnect_backoff_ms"])
+    longest_ms = int(options["grpc.max_reconnect_backoff_ms"]) * 1.2  # gRPC's jitter
+    assert attempt_ms + longest_ms + 2 * PAUSE_S * 1000 <= 3000
 
 
 async def test_after_a_heal_of_the_network_a_leader_is_back_within_three_seconds(
