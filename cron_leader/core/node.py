@@ -43,6 +43,8 @@ LOOK_AGAIN_NS = 5 * SECOND_NS
 """A node kept out of line by something only a person can mend looks again this often."""
 BACKOFF_NS = (SECOND_NS // 2, 5 * SECOND_NS)
 FORCED_EXIT = 128
+_OUTLASTS = frozenset({CloseReason.WATCH, CloseReason.CLOCK_JUMP, CloseReason.CLOCK_SKEW})
+"""What shuts the gate of a term that goes on, and may not do so for longer than a TTL."""
 
 
 class Node:
@@ -89,6 +91,7 @@ class Node:
         self._probing = False
         self._ledger_down_ns: int | None = None
         self._silent_ns: int | None = None
+        self._shut_ns: int | None = None
         self._stop_ns: int | None = None
         self._drain_ns: int | None = None
         self._orders: dict[str, m.StepDown] = {}
@@ -142,16 +145,21 @@ class Node:
             self._look_at_patience()
 
     def _look_at_patience(self) -> None:
-        """A term without its ledger, or its supervisor, lasts one TTL; so does one whose heartbeats
-        are answered but whose claims or finishes are not."""
-        for since_ns, reason in (
-            (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
-            (self._dispatch.unanswered_ns, EndReason.LEDGER_UNREACHABLE),
-            (self._silent_ns, EndReason.SUPERVISOR_GONE),
-        ):
+        """A leader that cannot tick gives the post up after one TTL: without its ledger (heartbeats
+        may be answered though claims are not), its supervisor, its watch, or the right time."""
+        for since_ns, reason in self._patience():
             if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
                 self._end(reason)
                 return
+
+    def _patience(self) -> tuple[tuple[int | None, EndReason], ...]:
+        """What has kept the leader from its work, since when, and what ends the term for it."""
+        return (
+            (self._ledger_down_ns, EndReason.LEDGER_UNREACHABLE),
+            (self._dispatch.unanswered_ns, EndReason.LEDGER_UNREACHABLE),
+            (self._silent_ns, EndReason.SUPERVISOR_GONE),
+            (self._shut_ns, EndReason.RESIGNED),
+        )
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
@@ -517,7 +525,7 @@ class Node:
 
     def _forget_term(self) -> None:
         self.term = self._candidate = self._elected_at = self._doubt = None
-        self._silent_ns = self._obeyed = self._closing_as = None
+        self._silent_ns = self._shut_ns = self._obeyed = self._closing_as = None
         self._beating = False
         self._orders = {}
         if self._stop_ns is None:
@@ -678,6 +686,10 @@ class Node:
         if self.term is None or self.phase is not Phase.LEADING:
             return
         reason = self.closed(self._now.boot_ns)
+        if reason not in _OUTLASTS:
+            self._shut_ns = None
+        elif self._shut_ns is None:
+            self._shut_ns = self._now.boot_ns
         if reason is None and not self._was_open:
             self._was_open = True
             self._emit("gate.opened", fence=self.term.fence, lease=_hex(self.term.lease))
@@ -727,14 +739,7 @@ class Node:
         return [
             self.gate.deadline_ns,
             self._verify_ns if self.gate.jumped_ns is not None else None,
-            *(
-                None if since_ns is None else since_ns + ttl_ns
-                for since_ns in (
-                    self._ledger_down_ns,
-                    self._dispatch.unanswered_ns,
-                    self._silent_ns,
-                )
-            ),
+            *(None if since_ns is None else since_ns + ttl_ns for since_ns, _ in self._patience()),
         ]
 
     def _leading_alarms(self) -> list[int | None]:

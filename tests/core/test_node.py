@@ -838,3 +838,30 @@ def test_losing_the_supervisor_with_a_claim_on_its_way_waits_for_the_answer() ->
     assert not d.all(m.CloseTerm)
     d.grant(take)
     d.asked(m.WritePutBack)
+
+
+@pytest.mark.parametrize("shut", ["watch", "skew"])
+def test_a_leader_whose_gate_stays_shut_for_a_ttl_gives_the_post_up(shut: str) -> None:
+    d = Driver([job(every_s=3600)]).lead()
+    if shut == "watch":
+        d.step(m.WatchBroken(d.nonce, "silent"))
+    else:
+        ahead = Applied(ledger_now=d.wall + timedelta(seconds=6))
+        d.step(m.HeartbeatAnswered(d.nonce, ahead, d.wall, d.boot_ns))
+    d.after(5)
+    d.renew()
+    d.after(4.9)
+    d.renew()
+    assert d.quiet("term.ended")
+    d.after(0.1)
+    assert d.told("term.ended")["reason"] == EndReason.RESIGNED
+
+
+def test_a_watch_that_opens_again_in_time_keeps_the_post() -> None:
+    d = Driver([job(every_s=3600)]).lead()
+    for _ in range(4):
+        d.step(m.WatchBroken(d.nonce, "silent"))
+        d.after(6)
+        d.renew()
+        d.step(m.WatchOpened(d.nonce))
+        assert d.quiet("term.ended")
