@@ -156,7 +156,7 @@ class Doctored(Etcd):
 
 async def test_a_member_in_an_older_raft_term_is_left(tmp_path: Path) -> None:
     with cluster(tmp_path, options=QUICK) as members:
-        async with fleet_of(*(m.endpoint for m in members), ttl_s=5) as fleet:
+        async with fleet_of(*(m.endpoint for m in members), ttl_s=3) as fleet:
             a = fleet.join("a", kind=Doctored)
             assert isinstance(a.etcd, Doctored)
             await a.until(WatchOpened)
@@ -281,7 +281,7 @@ async def test_after_a_heal_of_the_network_a_leader_is_back_within_three_seconds
         proxy.refuse = True
         proxy.cut()
         await a.until(WatchBroken)
-        await asyncio.sleep(4)  # long enough for the pauses between connects to be at their longest
+        await asyncio.sleep(3)  # long enough for the pauses between connects to be at their longest
         proxy.refuse = False
         healed_ns = CLOCK.boot_ns()
         await a.until(WatchOpened)
