@@ -101,6 +101,17 @@ _ALL = (
         CORE + "test_node.py::test_events_of_an_older_nonce_are_dropped",
     ),
     Canary(
+        "refusal-ignored",
+        defects.refusal_ignored,
+        CORE + "test_node.py::test_a_refused_heartbeat_ends_the_term",
+    ),
+    Canary(
+        "lost-runs-live",
+        defects.lost_runs_live,
+        CORE + "test_dispatch.py::"
+        "test_a_lost_term_kills_its_runs_at_once_and_leaves_the_rows_to_the_sweep",
+    ),
+    Canary(
         "key-before-gate",
         defects.key_before_gate,
         CORE + "test_node.py::"
@@ -134,6 +145,11 @@ _ALL = (
         "silence-ignored",
         defects.silence_ignored,
         ETCD + "test_watch.py::test_a_frozen_etcd_is_silence",
+    ),
+    Canary(
+        "older-store-trusted",
+        defects.older_store_trusted,
+        ETCD + "test_tenure.py::test_a_store_older_than_what_was_seen_ends_the_term",
     ),
     Canary(
         "unguarded-resign",
@@ -191,6 +207,11 @@ _ALL = (
     ),
     # -- the supervisor
     Canary(
+        "started-unregistered",
+        defects.started_unregistered,
+        "tests/runners/test_link.py::test_a_run_the_supervisor_does_not_acknowledge_is_not_started",
+    ),
+    Canary(
         "supervisor-misses-deadline",
         defects.supervisor_misses_deadline,
         DAEMON + "test_supervisor.py::test_at_the_deadline_runs_die_though_the_daemon_is_frozen",
@@ -207,6 +228,18 @@ _ALL = (
         "revoked-at-hang-up",
         defects.revoked_at_hang_up,
         DAEMON + "test_supervisor.py::test_a_closed_pipe_is_not_the_daemons_death",
+        supervisor=True,
+    ),
+    Canary(
+        "revoked-before-runs",
+        defects.revoked_before_runs,
+        DAEMON + "test_supervisor.py::test_nobody_is_asked_to_revoke_before_the_runs_are_gone",
+        supervisor=True,
+    ),
+    Canary(
+        "reused-pid-killed",
+        defects.reused_pid_killed,
+        DAEMON + "test_supervisor.py::test_a_reused_pid_is_not_killed",
         supervisor=True,
     ),
 )

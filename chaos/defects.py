@@ -138,7 +138,40 @@ def resign_before_run() -> None:
     Node._close_term = at_once
 
 
-# ------------------------------------------------------------------ slots
+def refusal_ignored() -> None:
+    """a leader whose write the fence refused goes on leading"""
+    from cron_leader.core.node import Node
+
+    Node._refused = lambda self, answer, nonce, fence: None
+
+
+# ------------------------------------------------------------------ runs and slots
+
+
+def lost_runs_live() -> None:
+    """the runs of a lost term are not killed"""
+    from cron_leader.core.dispatch import Dispatch, Doom
+
+    kill = Dispatch._kill
+
+    def spare(dispatch: Dispatch, flight: Any, doom: Doom, *, grace_s: float) -> None:
+        if doom is not Doom.LOST:
+            kill(dispatch, flight, doom, grace_s=grace_s)
+
+    Dispatch._kill = spare
+
+
+def started_unregistered() -> None:
+    """a run starts though the supervisor has not acknowledged it"""
+    from cron_leader.runners.life import ProcessLife
+
+    register = ProcessLife._registered
+
+    async def whatever(life: ProcessLife, child: Any) -> bool:
+        await register(life, child)
+        return True
+
+    ProcessLife._registered = whatever
 
 
 def put_back_after_go() -> None:
@@ -280,6 +313,18 @@ def silence_ignored() -> None:
     KeyWatch.__init__ = patient
 
 
+def older_store_trusted() -> None:
+    """a store that went back behind what a leader has seen in it is believed"""
+    from cron_leader.etcd.tenure import Tenure
+
+    judge = Tenure._judge
+
+    def forgetful(tenure: Tenure, reply: Any, seen: int) -> Any:
+        return judge(tenure, reply, 0)
+
+    Tenure._judge = forgetful
+
+
 def unguarded_resign() -> None:
     """whoever leaves deletes the key, whoever put it"""
     from cron_leader.etcd import requests
@@ -412,3 +457,21 @@ def revoked_at_hang_up() -> None:
             supervisor._exits[supervisor._daemon] = -9
 
     loop.Supervisor._listen = and_despair
+
+
+def revoked_before_runs() -> None:
+    """a dead daemon's lease goes before its runs are killed"""
+    loop = _supervision("loop")
+    bury = loop.Supervisor._bury
+
+    def revoke_first(supervisor: Any, status: int) -> None:
+        if lease := supervisor._lease:
+            supervisor._revoke(lease, loop.boot_ns() + lease.ttl_ns)
+        bury(supervisor, status)
+
+    loop.Supervisor._bury = revoke_first
+
+
+def reused_pid_killed() -> None:
+    """a process that has the number of a run that is gone is killed for it"""
+    _supervision("groups").Group.ours = lambda self: True

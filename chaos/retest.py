@@ -12,7 +12,8 @@ from typing import Any
 from chaos.canaries import Canary
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGIN = "tests.canary_plugin"
+PLUGINS = ("-p", "tests.canary_plugin", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+"""The last takes longer to import than most of the tests to run."""
 MARK = "canary: "
 """Begins the line in which the plugin tells how the tests ended."""
 LONGEST_S = 60
@@ -23,7 +24,7 @@ ASSERTED = frozenset({"AssertionError", "Failed"})
 def why_pale(canary: Canary) -> str:
     """Why the defect does not count as found; "" if its test, all of it and only it, failed by an
     assertion."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider"]
+    argv = [sys.executable, "-m", "pytest", "-q", *PLUGINS]
     argv += ["--canary", canary.name, "--tb", "short", canary.test]
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     try:

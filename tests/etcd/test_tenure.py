@@ -180,7 +180,7 @@ async def test_a_store_older_than_what_was_seen_ends_the_term(leader: Node, hand
     assert tenure is not None
     tenure._seen += 1000
     await leader.candidacy.verify()
-    await leader.until(KeyDeleted)
+    await leader.until(KeyDeleted, timeout_s=5)
 
 
 class OutOfOrder(Etcd):

@@ -76,7 +76,7 @@ async def test_a_run_the_supervisor_does_not_acknowledge_is_not_started() -> Non
     run = run_of(shell("true"))
     async with stage(link=link) as s:
         s.runners.prepare(run)
-        await s.until(SupervisorSilent)
+        await s.until((SupervisorSilent, Prepared))
         assert s.kinds(run) == [NotStarted]
         assert await vanished(link.told["pgid"])
 
