@@ -37,6 +37,8 @@ class Scribe:
         self._ledger, self._post, self._clock, self._emit = ledger, post, clock, emit
         self._terms: dict[str, asyncio.Event] = {}
         self._down = False
+        self._failing: set[object] = set()
+        """Requests whose last try got no answer."""
 
     def perform(self, effect: Effect) -> Coroutine[Any, Any, None]:
         """Carry out one effect of the ledger's; returns when it is answered or abandoned.
@@ -181,14 +183,24 @@ class Scribe:
 
         ended None: try once.
         """
+        try:
+            return await self._send_on(ended, send)
+        finally:
+            self._failing.discard(send)
+
+    async def _send_on(
+        self, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
+    ) -> T | None:
         pause_s = RESEND_S[0]
         while True:
             try:
                 answer = await send()
             except (LedgerUncertain, LedgerUnusable) as error:
+                self._failing.add(send)
                 if self._failed(error):
                     self._post(m.LedgerFailed(str(error)))
             else:
+                self._failing.discard(send)
                 if self._reached():
                     self._post(m.LedgerReached())
                 return answer
@@ -209,8 +221,10 @@ class Scribe:
         return first
 
     def _reached(self) -> bool:
-        """Say so once per outage; whether this is its end."""
-        back, self._down = self._down, False
+        """Say so once per outage; whether this is its end. It is none while other requests still
+        fail: reads may be answered on a full disk, heartbeats with a locked table."""
+        back = self._down and not self._failing
         if back:
+            self._down = False
             self._emit("ledger.back")
         return back

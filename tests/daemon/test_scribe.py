@@ -148,3 +148,23 @@ async def test_a_probe_says_whether_a_person_must_act(error: Exception, permanen
     await desk.scribe.perform(m.Probe())
     (failed,) = desk.reports.of(m.LedgerFailed)
     assert failed.permanent is permanent
+
+
+async def test_an_outage_lasts_while_one_request_still_fails_though_others_are_answered() -> None:
+    """As with a locked table or a full disk: reads and heartbeats prove nothing then."""
+    desk = Desk()
+    claim = asyncio.create_task(desk.scribe.perform(m.Take(TERM, Batch((), (), T0, T0))))
+    await desk.ledger.news.wait()
+    await asyncio.sleep(0)
+
+    async def answered(*_: object) -> Applied:
+        return Applied()
+
+    desk.ledger.heartbeat = answered  # type: ignore[method-assign, assignment]
+    await desk.scribe.perform(m.Heartbeat(TERM, T0))
+    assert desk.emit.names() == ["ledger.unreachable"]
+    assert not desk.reports.of(m.LedgerReached)
+    desk.ledger.error = None
+    await claim
+    assert desk.emit.names() == ["ledger.unreachable", "ledger.back"]
+    assert len(desk.reports.of(m.LedgerReached)) == 1
