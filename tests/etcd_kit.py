@@ -72,6 +72,9 @@ class Emitted:
         self.lines: list[tuple[str, dict[str, object]]] = []
 
     def __call__(self, event: str, **fields: object) -> None:
+        lease = fields.get("lease", f"{0:016x}")
+        assert isinstance(lease, str), event
+        assert len(lease) == 16, event
         self.lines.append((event, fields))
 
     def names(self) -> list[str]:

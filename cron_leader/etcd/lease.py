@@ -91,7 +91,7 @@ class Lease:
         )
         if reply.TTL <= 0:
             return False
-        self._emit("lease.granted", lease=self._terms.id, ttl_s=reply.TTL)
+        self._emit("lease.granted", lease=hex_id(self._terms.id), ttl_s=reply.TTL)
         self._renewed(self._sent_ns, reply.TTL * NS)
         return True
 
@@ -99,7 +99,7 @@ class Lease:
         """Renew until etcd says that the lease is gone; then return."""
         while True:
             if await self._keep_on_one_stream():
-                self._emit("lease.lost", lease=self._terms.id)
+                self._emit("lease.lost", lease=hex_id(self._terms.id))
                 return
             await asyncio.sleep(min(RETRY_S, self._terms.renew_ns / 8 / NS))
 
@@ -152,7 +152,7 @@ class Lease:
         if reply.TTL <= 0:
             return False
         self._sent_ns = sent_ns
-        self._emit("lease.renewed", lease=self._terms.id)
+        self._emit("lease.renewed", lease=hex_id(self._terms.id))
         self._renewed(sent_ns, reply.TTL * NS)
         return True
 

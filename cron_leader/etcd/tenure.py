@@ -24,7 +24,7 @@ from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import Misconfigured
 from cron_leader.etcd.keys import Seat
-from cron_leader.etcd.lease import NS
+from cron_leader.etcd.lease import NS, hex_id
 from cron_leader.etcd.line import Won
 from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
 from cron_leader.events import Emit
@@ -64,7 +64,7 @@ class Tenure:
         self._timeout_s = seat.renew_ns / 2 / NS
         self._patience = Patience.of(seat.ttl_ns, self._timeout_s)
         self._broken: str | None = None
-        self._fields = {"shard": seat.shard, "lease": seat.lease}
+        self._lease = hex_id(seat.lease)
 
     async def watch(self) -> None:
         """Report WatchOpened and WatchBroken in turn; return after KeyDeleted or KeyOverwritten.
@@ -106,7 +106,7 @@ class Tenure:
             clock=self._clock,
         ) as watch:
             self._broken = None
-            self._emit("watch.opened", **self._fields)
+            self._emit("watch.opened", lease=self._lease)
             self._report(WatchOpened(self._seat.nonce))
             return (await watch.change()).deleted
 
@@ -154,6 +154,6 @@ class Tenure:
         if before == ended.why:
             return
         if ended.why == "compacted":
-            self._emit("watch.compacted", **self._fields)
-        self._emit("watch.broken", reason=ended.why, error=str(ended), **self._fields)
+            self._emit("watch.compacted", lease=self._lease)
+        self._emit("watch.broken", reason=ended.why, error=str(ended), lease=self._lease)
         self._report(WatchBroken(self._seat.nonce, ended.why))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from datetime import timedelta
 from itertools import pairwise
@@ -13,6 +14,7 @@ import psutil
 from cron_leader.demo import processes
 from cron_leader.demo.fleet import Fleet
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.events import VOCABULARY
 from tests.etcd_kit import Proxy, freeze, thaw
 from tests.kit import SOON_S, Town, now, town, until
 
@@ -26,6 +28,17 @@ async def test_one_of_two_leads_and_the_other_stands_in_line(town: Town) -> None
     line = (await town.survey()).candidates
     assert [c.node for c in line] == ["a", "b"]
     assert not list(town.fleet.timeline.all("term.elected", node="b"))
+
+
+async def test_a_lease_is_sixteen_hex_digits_in_every_event(town: Town) -> None:
+    opened = await town.lead("a")
+    await town.fleet.stop()
+    seen = town.fleet.timeline
+    lines = [x for event in VOCABULARY for x in seen.all(event) if "lease" in x.fields]
+    told = {"lease.granted", "term.campaigning", "watch.opened", "term.elected", "gate.opened"}
+    assert told <= {line.event for line in lines}
+    assert {line.fields["lease"] for line in lines} == {opened.fields["lease"]}
+    assert re.fullmatch("[0-9a-f]{16}", str(opened.fields["lease"]))
 
 
 async def test_a_key_deleted_by_hand_ends_the_term_and_the_next_in_line_leads(town: Town) -> None:
