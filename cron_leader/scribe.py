@@ -172,7 +172,7 @@ class Scribe:
     async def _close_term(self, effect: m.CloseTerm) -> None:
         term, now = effect.term, self._clock.wall()
         answer = await self._insist(None, lambda: self._ledger.close_term(term, effect.reason, now))
-        self._post(m.TermClosed(term.nonce, answer))
+        self._post(m.TermClosed(term.nonce, term.fence, answer))
 
     # ------------------------------------------------------------------ sending
 

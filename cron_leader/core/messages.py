@@ -266,9 +266,10 @@ class OrderAnswered:
 
 @value
 class TermClosed:
-    """The term row's end is written, or could not be (answer None)."""
+    """The term row's end is written, or could not be (answer None). It may come after the term."""
 
     nonce: str
+    fence: int
     answer: Applied | Refused | None
 
 
@@ -314,7 +315,6 @@ LedgerAnswer = (
     | PutBackAnswered
     | StepDown
     | OrderAnswered
-    | TermClosed
 )
 """What a term's ledger traffic is answered with."""
 
@@ -331,7 +331,7 @@ CandidacyEvent = (
     | Left
     | LedgerAnswer
 )
-"""Everything that carries a nonce, but for the end of a finish."""
+"""Everything that carries a nonce, but for the end of a finish and of a term."""
 
 Event = (
     Woke | StopAsked | SupervisorGone | SupervisorSilent | SupervisorAnswered

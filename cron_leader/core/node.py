@@ -206,6 +206,8 @@ class Node:
                 self._on_runner(event)
             case m.FinishAnswered():
                 self._on_finish(event)
+            case m.TermClosed():
+                self._on_term_closed(event)
             case _ if event.nonce == self._nonce:
                 self._on_candidacy(event)
             case _:
@@ -229,6 +231,13 @@ class Node:
         run = self._dispatch.on_finish(event.run_id)
         if isinstance(event.answer, Refused):
             self._refused(event.answer, event.nonce, run.term.fence if run else None)
+
+    def _on_term_closed(self, event: m.TermClosed) -> None:
+        """A refused last word is told though its term is over: the proof that somebody else led."""
+        if isinstance(event.answer, Refused):
+            self._refused(event.answer, event.nonce, event.fence)
+        elif event.nonce == self._nonce and self._closing_as is not None:
+            self._leave()
 
     def _on_candidacy(self, event: m.CandidacyEvent) -> None:
         match event:
@@ -279,9 +288,6 @@ class Node:
                 self._on_order(event)
             case m.OrderAnswered(_, command_id, answer):
                 self._on_order_answered(command_id, answer)
-            case m.TermClosed():
-                if self._closing_as is not None:
-                    self._leave()
             case _:
                 assert_never(event)
 

@@ -292,7 +292,7 @@ def test_answers_that_come_out_of_their_phase_change_nothing() -> None:
         m.Raised(d.nonce, 8),
         m.PastRead(d.nonce, Past(None, {})),
         m.Settled(d.nonce, ()),
-        m.TermClosed(d.nonce, Applied()),
+        m.TermClosed(d.nonce, 7, Applied()),
         m.Verified(d.nonce, d.boot_ns),
         m.LedgerReached(),
     ):
@@ -673,7 +673,7 @@ def test_without_its_supervisor_a_leader_kills_its_runs_records_them_and_goes() 
     assert d.asked(m.Kill) == m.Kill(run.run_id, 0)
     d.record(d.land(run))
     assert d.asked(m.CloseTerm).reason == EndReason.STOPPING
-    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.TermClosed(d.nonce, 7, Applied()))
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit).code == 1
     assert d.step(m.SupervisorGone()) == []
@@ -742,7 +742,7 @@ def test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_ex
     assert not d.all(m.Leave)
     d.step()
     assert not d.all(m.CloseTerm)  # asked for once
-    d.step(m.TermClosed(d.nonce, None))
+    d.step(m.TermClosed(d.nonce, 7, None))
     assert d.told("term.ended")["reason"] == EndReason.STOPPING
     assert d.asked(m.Abandon).nonce == d.nonce  # a heartbeat may be on its way
     d.asked(m.Leave)
@@ -865,3 +865,30 @@ def test_a_watch_that_opens_again_in_time_keeps_the_post() -> None:
         d.renew()
         d.step(m.WatchOpened(d.nonce))
         assert d.quiet("term.ended")
+
+
+def test_a_refused_last_word_is_told_while_the_term_is_ending_and_after_it_has() -> None:
+    d = Driver().lead()
+    d.after(60)
+    assert d.told("term.ended")["reason"] == EndReason.DEADLINE
+    assert d.asked(m.CloseTerm).reason == EndReason.DEADLINE
+    assert d.node.phase is Phase.LEAVING
+    refused = m.TermClosed(d.nonce, 7, Refused("close_term", 9))
+    for _ in range(2):
+        d.step(refused)
+        assert d.told("ledger.refused") == {"what": "close_term", "high": 9, "fence": 7}
+        assert d.quiet("term.ended")
+        d.step(m.Left(d.nonce))
+
+
+def test_a_leader_told_to_stop_whose_last_word_is_refused_ends_as_refused_and_exits() -> None:
+    d = Driver().lead()
+    d.step(m.StopAsked(15))
+    d.asked(m.CloseTerm)
+    d.step(m.TermClosed(d.nonce, 7, Refused("close_term", 9)))
+    assert d.told("ledger.refused")["what"] == "close_term"
+    assert d.told("term.ended")["reason"] == EndReason.REFUSED
+    assert not d.all(m.CloseTerm)
+    d.asked(m.Leave)
+    d.step(m.Left(d.nonce))
+    assert d.asked(m.Exit) == m.Exit(0)

@@ -248,7 +248,7 @@ class Life:
                 self.ledger.rows[back.slot.job, back.slot.scheduled_for] = State.DUE
                 return m.PutBackAnswered(term.nonce, back.run_id, refused or Applied())
             case m.CloseTerm(term, _):
-                return m.TermClosed(term.nonce, refused or Applied())
+                return m.TermClosed(term.nonce, term.fence, refused or Applied())
         raise AssertionError(effect)
 
     def seldom(self) -> bool:

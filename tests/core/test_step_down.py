@@ -31,7 +31,7 @@ def told_to_go(d: Driver, for_s: float = AWAY_S) -> Driver:
 def gone(d: Driver) -> None:
     """From the end of the last run to the line left."""
     assert d.asked(m.CloseTerm).reason == EndReason.RESIGNED
-    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.TermClosed(d.nonce, 7, Applied()))
     d.asked(m.Leave)
     d.step(m.Left(d.nonce))
 
@@ -56,7 +56,7 @@ def test_the_node_resigns_once_its_runs_have_ended_and_stays_away_as_long_as_tol
     assert not d.all(m.CloseTerm)
     d.record(d.land(run))
     assert d.asked(m.CloseTerm).reason == EndReason.RESIGNED
-    d.step(m.TermClosed(d.nonce, None))
+    d.step(m.TermClosed(d.nonce, 7, None))
     ended = d.told("term.ended")
     assert (ended["reason"], ended["command"]) == (EndReason.RESIGNED, "c1")
     d.step(m.Left(d.nonce))
@@ -223,7 +223,7 @@ def test_a_signal_while_stepping_down_stops_the_node_and_does_not_prolong_the_dr
     d.asked(m.Kill)
     d.record(d.land(run, result("killed by SIGTERM")))
     assert d.asked(m.CloseTerm).reason == EndReason.STOPPING
-    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.TermClosed(d.nonce, 7, Applied()))
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
 
@@ -232,7 +232,7 @@ def test_a_signal_after_the_term_was_closed_leaves_it_resigned() -> None:
     d = told_to_go(Driver().lead())
     d.step(m.StopAsked(15))
     assert not d.all(m.CloseTerm)
-    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.TermClosed(d.nonce, 7, Applied()))
     assert d.told("term.ended")["reason"] == EndReason.RESIGNED
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
@@ -245,7 +245,7 @@ def test_an_order_while_stopping_is_answered_and_the_node_still_exits() -> None:
     told_to_go(d)
     d.record(d.land(run))
     assert d.asked(m.CloseTerm).reason == EndReason.STOPPING
-    d.step(m.TermClosed(d.nonce, Applied()))
+    d.step(m.TermClosed(d.nonce, 7, Applied()))
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
 

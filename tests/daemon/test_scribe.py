@@ -110,7 +110,7 @@ async def test_what_is_tried_once_is_tried_once_and_leaves_nothing_behind(
     desk = Desk()
     await desk.scribe.perform(effect)
     assert desk.ledger.asked == 1
-    answers = (m.FinishAnswered("nonce", "run", None), m.TermClosed("nonce", None))
+    answers = (m.FinishAnswered("nonce", "run", None), m.TermClosed("nonce", TERM.fence, None))
     assert desk.reports.events[-1] in answers
     assert not desk.scribe._terms
 
