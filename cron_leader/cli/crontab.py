@@ -25,7 +25,7 @@ _HEADER = """\
 # is kept in the ledger, not mailed; runs are started as the user of the node, in its folder.
 """
 _NO_COUNTERPART = {
-    "MAILTO": "output is kept in the ledger, see `cron-leader history`; nothing is mailed",
+    "MAILTO": "output is kept in the ledger, see `cron-leader history --output`; nothing is mailed",
     "MAILFROM": "nothing is mailed",
     "CONTENT_TYPE": "nothing is mailed",
     "CONTENT_TRANSFER_ENCODING": "nothing is mailed",

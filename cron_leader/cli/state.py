@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -15,7 +16,8 @@ from cron_leader.cli.lookup import look, reader_of
 from cron_leader.config import Config
 from cron_leader.core.model import State
 from cron_leader.errors import ConfigError
-from cron_leader.ledger.views import AttemptRow, GapRow, Reader
+from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow
+from cron_leader.log import printable
 from cron_leader.status import Fact, facts_of, slot_fact
 
 if TYPE_CHECKING:
@@ -114,6 +116,9 @@ def history(
     config: setup.ConfigPath = None,
     job: Annotated[str | None, typer.Option(help="Only this one.")] = None,
     count: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many rows.")] = 20,
+    with_output: Annotated[
+        bool, typer.Option("--output", help="Also what each attempt printed (in JSON always).")
+    ] = False,
     as_json: setup.AsJson = False,
 ) -> None:
     """Show what became of the slots, newest first; a stretch of missed ones is one row."""
@@ -122,25 +127,65 @@ def history(
         facts = _history(reader, job, count)
     if as_json:
         output.print_json(facts)
-    elif facts:
-        rows = [_history_row(fact) for fact in facts]
-        titles = ("slot", "job", "state", "node", "fence>", "attempt>", "took>", "error")
-        output.columns(rows, *titles)
-    else:
+        return
+    if not facts:
         output.note(f"no slots{f' of {job}' if job else ''} yet")
+        return
+    rows = [_history_row(fact) for fact in facts]
+    titles = ("slot", "job", "state", "node", "fence>", "attempt>", "took>", "error")
+    output.columns(rows, *titles)
+    if with_output:
+        _show_outputs(facts)
+
+
+def _show_outputs(facts: Sequence[Fact]) -> None:
+    """Below the table and in its order: each attempt's output, under a line that names it."""
+    shown = [(fact, said) for fact in facts for said in fact["attempts"] if said["output"]]
+    for fact, said in shown:
+        print()
+        slot = f"{output.when(fact['scheduled_for'])}  {fact['job']}"
+        by = f"attempt {said['attempt']} on {said['node']}: "
+        output.console().print(output.styled((slot, "bold"), f"  {by}"), end="")
+        output.console().print(_painted(said["state"], None))
+        for line in said["output"].splitlines():
+            print(f"  {printable(line.expandtabs())}")
+    if not shown:
+        output.note("none of these attempts printed anything")
 
 
 def _history(reader: Reader, job: str | None, count: int) -> list[Fact]:
     slots = reader.slots(job=job, limit=count)
     gaps = reader.gaps(job=job, limit=count)
-    errors = _errors(reader.attempts(job=job, limit=4 * count))
-    facts: list[Fact] = [slot_fact(slot) | {"error": errors.get(slot.run_id)} for slot in slots]
+    attempts = _by_slot(reader.attempts(job=job, limit=4 * count))
+    facts: list[Fact] = [_slot(slot, attempts[_key(slot)]) for slot in slots]
     facts += [_gap(gap) for gap in gaps]
     return sorted(facts, key=lambda fact: fact["scheduled_for"], reverse=True)[:count]
 
 
-def _errors(attempts: Sequence[AttemptRow]) -> Mapping[str | None, str | None]:
-    return {attempt.run_id: attempt.error for attempt in attempts}
+def _key(row: SlotRow | AttemptRow) -> tuple[object, ...]:
+    return row.job, row.scheduled_for, row.command_id
+
+
+def _by_slot(attempts: Sequence[AttemptRow]) -> Mapping[tuple[object, ...], list[AttemptRow]]:
+    found: defaultdict[tuple[object, ...], list[AttemptRow]] = defaultdict(list)
+    for attempt in attempts:
+        found[_key(attempt)].append(attempt)
+    return found
+
+
+def _slot(slot: SlotRow, attempts: Sequence[AttemptRow]) -> Fact:
+    """error and output: the last attempt's. attempts: all of them, newest first."""
+    last = next((attempt for attempt in attempts if attempt.run_id == slot.run_id), None)
+    return slot_fact(slot) | {
+        "error": last and last.error,
+        "output": last and last.output,
+        "attempts": [_attempt(attempt) for attempt in attempts],
+    }
+
+
+def _attempt(attempt: AttemptRow) -> Fact:
+    names = ("attempt", "node", "fence", "state", "exit_code", "error", "output")
+    return {name: getattr(attempt, name) for name in names}
 
 
 def _gap(gap: GapRow) -> dict[str, Any]:
@@ -152,13 +197,16 @@ def _gap(gap: GapRow) -> dict[str, Any]:
         "state": gap.state,
         "reason": gap.reason,
         "fence": gap.fence,
+        "error": None,
+        "output": None,
+        "attempts": [],
     }
 
 
 def _history_row(fact: Fact) -> Row:
     """A row of the table; a gap says its stretch where a slot says its error."""
     took = fact.get("duration_ms")
-    text = fact.get("error") or ""
+    text = _gist(fact["error"] or "")
     if fact["slots"] > 1:
         text = f"{fact['slots']} slots from {output.when(fact['first'])}"
     return (
@@ -171,6 +219,12 @@ def _history_row(fact: Fact) -> Row:
         "" if took is None else output.span(took / 1000),
         output.one_line(text, 60),
     )
+
+
+def _gist(error: str) -> str:
+    """The line that says what happened: of a traceback the last, of other errors the first."""
+    lines = [line for line in error.splitlines() if line.strip()] or [""]
+    return lines[-1] if any(line.startswith('  File "') for line in lines) else lines[0]
 
 
 def _painted(state: str, reason: str | None) -> Text:

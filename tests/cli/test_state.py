@@ -91,14 +91,16 @@ async def lead(ledger: Ledger, *, fleet: str = "default", lease: int = LEASE) ->
     return term
 
 
-async def run(ledger: Ledger, term: Term, at: datetime, *, error: str | None) -> None:
+async def run(
+    ledger: Ledger, term: Term, at: datetime, *, error: str | None, said: str | None = None
+) -> None:
     """One run of 1.5 s."""
     slot, run_id = SlotKey("digest", at), at.isoformat()
     taken = await ledger.take(term, Batch((Claim(slot, run_id),), (), at, at))
     assert not isinstance(taken, Refused)
     end = at + timedelta(seconds=1.5)
     state = State.FAILED if error else State.SUCCEEDED
-    result = Result(3 if error else 0, False, error, None, end, 1_500_000_000)
+    result = Result(3 if error else 0, False, error, said, end, 1_500_000_000)
     await ledger.finish(term, Finish(slot, 1, run_id, state, state, None, result))
 
 
@@ -145,6 +147,50 @@ async def test_history_for_people_shows_errors_as_they_are(cli: Cli, ledger: Led
     assert "missed (late)" in lines[3]
     text = (await command(cli, "history")).out
     assert "20 slots from 2026-01-02 02:40:00Z" in text
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "jobs.py", line 3, in digest
+    raise ValueError("no such day")
+ValueError: no such day
+"""
+
+
+async def test_history_shows_the_end_of_a_traceback_and_all_of_it_in_json(
+    cli: Cli, ledger: Ledger
+) -> None:
+    configure()
+    term = await lead(ledger)
+    await run(ledger, term, T0 + 3 * MINUTE, error=TRACEBACK)
+    lines = (await command(cli, "history", "-n", "1")).out.splitlines()
+    assert lines[1].rstrip().endswith("1.5s  ValueError: no such day")
+    args = ("history", "-n", "1", "--json", "--log-level", "debug")
+    (row,) = json.loads((await command(cli, *args)).out)
+    assert row["error"] == TRACEBACK
+
+
+async def test_history_shows_what_attempts_printed_when_asked(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    term = await lead(ledger)
+    await run(ledger, term, T0 + 3 * MINUTE, error=None, said="[red]one\n\ttwo\x1b]2;owned\x07\n")
+    assert "[red]one" not in (await command(cli, "history")).out
+    text = (await command(cli, "history", "--output")).out
+    _, below = text.split("\n\n")
+    assert below.splitlines() == [
+        "2026-01-02 03:03:00Z  digest  attempt 1 on a: succeeded",
+        "  [red]one",
+        "          two\\x1b]2;owned\\x07",
+    ]
+    rows = json.loads((await command(cli, "history", "--json")).out)
+    assert rows[0]["output"].startswith("[red]one")
+    assert rows[0]["attempts"][0]["output"] == rows[0]["output"]
+    assert {row["output"] for row in rows[1:]} == {None}
+
+
+async def test_history_says_so_if_nothing_was_printed(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    assert "none of these attempts printed" in (await command(cli, "history", "--output")).err
 
 
 async def test_history_of_one_job(cli: Cli, ledger: Ledger) -> None:
