@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, TextIO
 
 from cron_leader.events import DEBUG, Sink
@@ -72,6 +73,7 @@ Paint = Callable[[str, str], str]
 _PALETTE = ("36", "33", "35", "32", "34", "96", "93", "95", "92", "94")
 _BOLD, _DIM, _RED, _YELLOW, _GREEN = "1", "2", "31", "33", "32"
 _ALWAYS = frozenset({"ts", "event", "node", "fleet", "shard"})
+_SHORT = {"scheduled_for": "slot"}
 
 _TEXTS: Mapping[str, str] = {
     "node.started": "up, pid {pid}",
@@ -107,13 +109,17 @@ def node_color(node: str) -> str:
 
 
 def console_line(line: Line, paint: Paint) -> str:
-    """Time, node, event, sentence, and the fields the sentence does not say."""
+    """Time, node, event, sentence, and the fields the sentence does not say.
+
+    What a slot is called is shortened to its time of day, and that a run is the first is not told.
+    """
     event, node = str(line["event"]), str(line["node"])
     text, said = _sentence(event, line)
     fields = [
-        f"{paint(key + '=', _DIM)}{_value(key, value)}"
+        f"{paint(_SHORT.get(key, key) + '=', _DIM)}{_value(key, value)}"
         for key, value in line.items()
         if key not in _ALWAYS and key not in said and value is not None
+        if (key, value) != ("attempt", 1)
     ]
     time = paint(str(line["ts"])[11:23], _DIM)
     head = f"{time} {paint(node, node_color(node))}  {paint(f'{event:<16}', _DIM)}"
@@ -145,8 +151,22 @@ def _value(key: str, value: object) -> str:
     if key == "lease" and isinstance(value, int):
         return f"{value:016x}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if key == "scheduled_for":
+        text = _time_of_day(text)
     plain = printable(text)
     return json.dumps(plain, ensure_ascii=False) if " " in plain or not plain else plain
+
+
+def _time_of_day(at: str) -> str:
+    """HH:MM:SS, or HH:MM:SS.mmm, of an RFC 3339 time in UTC; its day is that of the line or near.
+
+    What is no such time stays as it is.
+    """
+    try:
+        when = datetime.fromisoformat(at)
+    except ValueError:
+        return at
+    return when.time().isoformat("milliseconds" if when.microsecond else "seconds")
 
 
 def printable(text: str) -> str:

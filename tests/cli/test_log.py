@@ -61,6 +61,15 @@ def test_a_console_line_has_time_node_event_sentence_and_the_other_fields() -> N
     assert line == ("03:04:05.678 a  gate.opened       leading: fence 42  lease=0000000000005eaf\n")
 
 
+def test_a_slot_is_called_by_its_time_of_day_and_a_first_attempt_is_not_told() -> None:
+    for microsecond, time in ((0, "03:04:00"), (250_000, "03:04:00.250")):
+        slot = AT.replace(second=0, microsecond=microsecond)
+        line = console("run.started", job="x", scheduled_for=slot, attempt=1, fence=7)
+        assert line.endswith(f"  x started  slot={time}  fence=7\n")
+    assert "  attempt=2\n" in console("run.started", job="x", attempt=2)
+    assert "slot=soon" in console("run.started", job="x", scheduled_for="soon")
+
+
 def test_a_sentence_that_lacks_a_field_gives_way_to_the_fields() -> None:
     assert console("run.finished", job="x").endswith("  job=x\n")
 
