@@ -73,6 +73,8 @@ Paint = Callable[[str, str], str]
 _PALETTE = ("36", "33", "35", "32", "34", "96", "93", "95", "92", "94")
 _BOLD, _DIM, _RED, _YELLOW, _GREEN = "1", "2", "31", "33", "32"
 _ALWAYS = frozenset({"ts", "event", "node", "fleet", "shard"})
+_SAID_ELSEWHERE = frozenset({("node.stopped", "error")})
+"""The same terminal has it as `error: ...` on stderr, where the process says why it failed."""
 _SHORT = {"scheduled_for": "slot"}
 
 _TEXTS: Mapping[str, str] = {
@@ -95,8 +97,6 @@ _TEXTS: Mapping[str, str] = {
     "ledger.back": "ledger is back",
     "etcd.unreachable": "etcd unreachable, trying on: {error}",
     "etcd.back": "etcd is back",
-    "supervisor.killed": "killed what was left running",
-    "supervisor.revoked": "lease revoked for the dead daemon",
 }
 
 
@@ -119,7 +119,7 @@ def console_line(line: Line, paint: Paint) -> str:
         f"{paint(_SHORT.get(key, key) + '=', _DIM)}{_value(key, value)}"
         for key, value in line.items()
         if key not in _ALWAYS and key not in said and value is not None
-        if (key, value) != ("attempt", 1)
+        if (key, value) != ("attempt", 1) and (event, key) not in _SAID_ELSEWHERE
     ]
     time = paint(str(line["ts"])[11:23], _DIM)
     head = f"{time} {paint(node, node_color(node))}  {paint(f'{event:<16}', _DIM)}"

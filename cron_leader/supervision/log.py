@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Mapping
 
 
 class Log:
@@ -18,13 +19,29 @@ class Log:
         seconds, rest = divmod(time.time_ns(), 1_000_000_000)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
         if self._console:
-            said = " ".join(f"{name}={value}" for name, value in fields.items())
-            line = f"{at[11:23]} {self._base['node']}  {event:<16}  {said}"
+            line = console_line(at, self._base["node"], event, fields)
         else:
             import json  # not before the daemon is on its way
 
             line = json.dumps({"ts": at, "event": event, **self._base, **fields})
         write(1, line)
+
+
+def console_line(at: str, node: str, event: str, fields: Mapping[str, object]) -> str:
+    """As `cron_leader.log` lays it out: time, node, event, sentence, the fields not yet said."""
+    rest = dict(fields)
+    match event:
+        case "supervisor.killed":
+            runs = rest.pop("runs")
+            sentence = f"killed {runs} run{'' if runs == 1 else 's'}: {rest.pop('reason')}"
+        case "supervisor.revoked" if rest.pop("ok"):
+            sentence = "gave the daemon's lease back"
+        case "supervisor.revoked":
+            sentence = f"could not give the daemon's lease back: {rest.pop('error')}"
+        case _:
+            sentence = ""
+    said = (f"{name}={value}" for name, value in rest.items())
+    return "  ".join([f"{at[11:23]} {node}  {event:<16}", *([sentence] if sentence else []), *said])
 
 
 def write(fd: int, line: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cron_leader.events import VOCABULARY, Emitter
 from cron_leader.log import _TEXTS, console_sink, json_sink, node_color, set_title, wants_color
+from cron_leader.supervision.log import console_line as supervisors_line
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -70,6 +71,10 @@ def test_a_slot_is_called_by_its_time_of_day_and_a_first_attempt_is_not_told() -
     assert "slot=soon" in console("run.started", job="x", scheduled_for="soon")
 
 
+def test_why_a_node_stopped_is_left_to_stderr_on_the_console() -> None:
+    assert console("node.stopped", error="no such host").endswith("  stopped\n")
+
+
 def test_a_sentence_that_lacks_a_field_gives_way_to_the_fields() -> None:
     assert console("run.finished", job="x").endswith("  job=x\n")
 
@@ -123,3 +128,29 @@ def test_a_reader_that_went_away_does_not_stop_the_node() -> None:
     for stream in (Gone(), closed):
         json_sink(stream)(line)
         console_sink(stream, color=False)(line)
+
+
+def test_the_supervisors_lines_look_like_the_daemons() -> None:
+    at = "2026-01-02T03:04:05.678901Z"
+    for event, fields, line in (
+        (
+            "supervisor.killed",
+            {"runs": 2, "reason": "daemon_died"},
+            "03:04:05.678 a  supervisor.killed  killed 2 runs: daemon_died",
+        ),
+        (
+            "supervisor.revoked",
+            {"lease": "0000000000005eaf", "ok": True, "duration_ms": 3.1},
+            "03:04:05.678 a  supervisor.revoked  gave the daemon's lease back"
+            "  lease=0000000000005eaf  duration_ms=3.1",
+        ),
+        (
+            "supervisor.revoked",
+            {"lease": "0000000000005eaf", "ok": False, "error": "told to stop"},
+            "03:04:05.678 a  supervisor.revoked  could not give the daemon's lease back: "
+            "told to stop  lease=0000000000005eaf",
+        ),
+    ):
+        assert supervisors_line(at, "a", event, fields) == line
+    ours = console("lease.lost", lease=1).partition("lease.lost")[0]
+    assert supervisors_line(at, "a", "lease.lost", {}).startswith(ours)

@@ -155,7 +155,9 @@ def test_console_lines_name_node_and_event() -> None:
         lease = dict.fromkeys(("ca", "cert", "key", "user", "password"))
         lease |= {"op": "lease", "seq": 1, "lease": 255, "ttl_ns": 10**8, "endpoints": []}
         out, _ = popen.communicate(json.dumps({"say": lease}) + '\n{"exit": 1}\n')
-    assert "a  supervisor.revoked  lease=00000000000000ff ok=False" in out.splitlines()[-1]
+    last = out.splitlines()[-1]
+    assert "a  supervisor.revoked  could not give the daemon's lease back: " in last
+    assert "  lease=00000000000000ff  duration_ms=" in last
 
 
 # ------------------------------------------------------------------ the daemon's death
