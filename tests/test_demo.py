@@ -19,10 +19,10 @@ from rich.console import Console
 from cron_leader import demo
 from cron_leader.core.model import Job, ShellSpec
 from cron_leader.core.schedule import Every
-from cron_leader.demo import processes
+from cron_leader.demo import processes, report
 from cron_leader.demo.acts import Failover
 from cron_leader.demo.fleet import Fleet, Line, Stalled, Timeline
-from cron_leader.demo.verdict import Evidence, GapRow, SlotRow, judge
+from cron_leader.demo.verdict import Evidence, GapRow, SlotRow, TermRow, judge
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 JOBS = [Job("tick", Every(timedelta(seconds=1)), ShellSpec("true"))]
@@ -86,6 +86,14 @@ def test_a_wrong_exit_code_fails_the_verdict() -> None:
 def test_nothing_expected_is_no_pass() -> None:
     nothing = replace(GOOD, known={}, slots=(), gaps=())
     assert broken(nothing) == ["slots expected"]
+
+
+@pytest.mark.parametrize("reason", ["lease_expired", "stopping"])
+def test_the_end_of_a_term_that_said_nothing_is_told_as_its_last_heartbeat(reason: str) -> None:
+    shown = io.StringIO()
+    term = TermRow(7, "a", at(0), at(4), reason)
+    report.show_terms(Console(file=shown, width=120), replace(GOOD, terms=(term,)))
+    assert ("its last heartbeat" in shown.getvalue()) is (reason == "lease_expired")
 
 
 # ------------------------------------------------------------------ the timeline

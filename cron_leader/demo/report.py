@@ -14,6 +14,7 @@ from cron_leader.demo.verdict import Check, Evidence, expected
 
 _COLOURS = dict(zip(NODES, ("cyan", "magenta", "yellow"), strict=True))
 _SIGNS = {"abandoned": "x", "missed": "-", "skipped": "s", "failed": "f", "cancelled": "c"}
+_SEEN_LAST = "lease_expired: ended without a word of its own; the time is its last heartbeat"
 _LEGEND = "a letter: run by that node · x abandoned · - missed · s skipped · ? unexplained"
 
 
@@ -55,6 +56,8 @@ def show_terms(console: Console, evidence: Evidence) -> None:
             str(sum(slot.fence == term.fence for slot in evidence.slots)),
         )
     console.print(table)
+    if any(term.reason == "lease_expired" for term in evidence.terms):
+        console.print(_SEEN_LAST, style="dim", soft_wrap=True)
 
 
 def show_verdict(console: Console, checks: Sequence[Check]) -> bool:
