@@ -115,6 +115,8 @@ def invoke(args: Sequence[str]) -> int:
     except CronLeaderError as error:
         return _failed(error, str(error), output.exit_code(error), level)
     except _CLICK_ERROR as error:
+        if not error.format_message():  # no command was given: click has shown the help
+            return int(output.Exit.USAGE)
         return _failed(error, _usage(error), output.Exit.USAGE, level)
     except (typer.Abort, KeyboardInterrupt):
         return 130

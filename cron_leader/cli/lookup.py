@@ -46,9 +46,10 @@ def look(config: Config) -> Found:
 def reader_of(config: Config) -> Reader:
     """Open the ledger for reading. Raises LedgerUncertain, LedgerUnusable."""
     url = config.ledger.url
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+    file = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and file.parent.is_dir() and not file.exists():
         raise LedgerUncertain(
-            f"ledger {url.removeprefix('sqlite:///')}: not there yet; the first node makes it "
+            f"ledger {file}: not there yet; the first node makes it "
             "(`cron-leader run`), or `cron-leader db migrate`"
         )
     return open_reader(url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import os
 import re
 import socket
@@ -119,7 +120,8 @@ def _lease(values: Values, report: Report) -> LeaseConfig:
     ttl, margin = values.get("ttl", 10 * _S), values.get("margin")
     renew = values.get("renew", ttl // 3)
     if ttl % _S:
-        report(("lease", "ttl"), "etcd counts leases in whole seconds; write 10s, not 9500ms")
+        whole = show_duration(math.ceil(ttl / _S) * _S)
+        report(("lease", "ttl"), f"etcd counts leases in whole seconds; write {whole}")
     if renew > ttl / 3:
         report(
             ("lease", "renew"),

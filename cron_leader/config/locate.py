@@ -28,6 +28,7 @@ def locate(text: str) -> dict[KeyPath, int]:
             if match := _HEADER.match(line):
                 table = _table(match[2], is_array=bool(match[1]), arrays=arrays)
                 found.setdefault(table, number)
+                found.setdefault(table[:1], number)
             elif match := _KEY.match(line):
                 found.setdefault((*table, *_split(match[1])), number)
         inside = _still_inside(line, inside)

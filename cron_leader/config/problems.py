@@ -72,10 +72,17 @@ class Source:
 def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:
     """The table a path belongs to, and the key in it."""
     if len(path) == 1:
-        is_table = isinstance(document.get(str(path[0])), Mapping)
-        return (path, "") if is_table else ((), str(path[0]))
+        name, value = str(path[0]), document.get(str(path[0]))
+        if _is_array(value):
+            return (), f"[[{name}]]"
+        return (path, "") if isinstance(value, Mapping) else ((), name)
     size = 2 if path[0] == "job" else 1
     return path[:size], ".".join(str(part) for part in path[size:] if isinstance(part, str))
+
+
+def _is_array(value: object) -> bool:
+    """Whether it is an array of tables."""
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
 
 
 def _shown(document: Any, path: KeyPath) -> str:
@@ -86,7 +93,7 @@ def _shown(document: Any, path: KeyPath) -> str:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             return ""
-    if isinstance(value, Mapping) or _HIDDEN.intersection(path):
+    if isinstance(value, Mapping) or _is_array(value) or _HIDDEN.intersection(path):
         return ""
     text = _SECRET.sub("***", json.dumps(value, ensure_ascii=False, default=str))
     return f" = {text if len(text) <= _LONGEST else text[: _LONGEST - 3] + '...'}"

@@ -176,7 +176,12 @@ def validate_sections(document: Mapping[str, Any]) -> tuple[dict[str, Any], list
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, table in document.items():
-        if name in _TABLES:
+        if name in _TABLES and isinstance(table, list):
+            cure = (
+                "a job's table is [[job]]: write [[job]]" if name == "jobs" else f"write [{name}]"
+            )
+            problems.append(Problem((name,), cure))
+        elif name in _TABLES:
             values[name], wrong = _validate(SchemaValidator(_TABLES[name]), table, (name,))
             problems += wrong
         elif name == "job" and not isinstance(table, list):

@@ -262,6 +262,8 @@ def _find_zone(name: str) -> ZoneInfo:
         known = {zone.lower(): zone for zone in available_timezones()}
         near = get_close_matches(name.lower(), known, n=1)
         cure = f"; did you mean {known[near[0]]!r}?" if near else ""
+        if name.isupper() and len(name) <= 4:  # CEST is not nearly EST: nothing is guessed
+            cure = "; write a zone such as 'Europe/Warsaw'"
         raise ScheduleError(f"zone {name!r}: there is no such time zone{cure}") from None
 
 

@@ -124,6 +124,9 @@ def is_busy(error: sqlite3.Error) -> bool:
 def translate(error: sqlite3.Error, path: str) -> CronLeaderError:
     """The exception to raise for what sqlite3 raised."""
     code = _code(error)
+    folder = os.path.dirname(path)
+    if code == sqlite3.SQLITE_CANTOPEN and folder and not os.path.isdir(folder):
+        return LedgerUnusable(f"ledger {path}: the folder {folder} does not exist: create it")
     text = f"ledger {path}: {error}"
     if code in _UNKNOWN_OUTCOME:
         return LedgerUncertain(text)

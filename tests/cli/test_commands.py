@@ -46,6 +46,13 @@ def test_bad_usage_is_one_line_and_exit_2(cli: Cli) -> None:
         assert ran.err.count("\n") == 1
 
 
+def test_without_a_command_the_help_is_shown_and_no_error(cli: Cli) -> None:
+    for args in ((), ("db",), ("fence",)):
+        ran = cli(*args)
+        assert (ran.code, ran.err) == (2, "")
+        assert "Usage: cron-leader" in ran.out
+
+
 def test_help_lists_every_command(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
@@ -197,6 +204,7 @@ def test_next_of_the_configured_jobs_is_in_the_order_of_time(cli: Cli) -> None:
         (["--cron", "0 0 30 2 *"], "never fires"),
         (["--cron", "* * * * *", "--timezone", "Europe/Warsav"], "Europe/Warsaw"),
         (["--cron", "* * * * *", "--after", "noon"], "--after 'noon': not a time"),
+        (["--cron", "* * * * *", "--timezone", "CEST"], "zone; write a zone such as 'Europe/Wars"),
         (["--every", "10ms"], "must be at least 100ms"),
         (["--every", "5s", "--cron", "* * * * *"], "one of them"),
         (["digset"], "did you mean digest?"),
@@ -240,6 +248,14 @@ def test_a_ledger_that_is_not_there_yet_is_exit_3(cli: Cli) -> None:
         ran = cli(*args)
         assert (ran.code, ran.err.count("\n")) == (3, 1)
         assert "cron-leader db migrate" in ran.err
+
+
+def test_a_ledger_in_no_folder_says_create_it(cli: Cli, folder: Path) -> None:
+    configure('[ledger]\nurl = "sqlite:///gone/l.db"')
+    for args in (["history"], ["db", "migrate"]):
+        ran = cli(*args)
+        assert (ran.code, ran.err.count("\n")) == (2, 1), args
+        assert f"the folder {folder / 'gone'} does not exist: create it" in ran.err
 
 
 def test_a_postgres_that_is_down_is_exit_3_without_its_password(cli: Cli) -> None:

@@ -58,7 +58,9 @@ BAD = {
     "single brackets": ('[job]\nname = "x"', ["must be written [[job]]"]),
     "number for a duration": ("[lease]\nttl = 10", ['must be text in quotes; write "10s"']),
     "no unit": ('[lease]\nttl = "10"', ["not a duration", '"1m30s"']),
-    "part of a second": ('[lease]\nttl = "2500ms"', ["whole seconds"]),
+    "part of a second": ('[lease]\nttl = "2500ms"', ["whole seconds; write 3s"]),
+    "jobs for job": ('[lease]\n[[jobs]]\nname = "a"', ["toml:2: [[jobs]]: ", "write [[job]]"]),
+    "an array for a table": ('[[lease]]\nttl = "2s"', ["toml:1: [[lease]]: write [lease]"]),
     "ttl of nothing": ('[lease]\nttl = "0s"', ["must be at least 1s"]),
     "margin as long as ttl": (
         '[lease]\nttl = "10s"\nmargin = "10s"',

@@ -165,6 +165,7 @@ def test_blanks_and_letter_case_do_not_matter() -> None:
     ("zone", "cure"),
     [
         ("Europe/Warsw", "; did you mean 'Europe/Warsaw'?"),
+        ("CEST", "; write a zone such as 'Europe/Warsaw'"),
         ("america/sao paulo", "; did you mean 'America/Sao_Paulo'?"),
         ("", ""),
         ("America", ""),
