@@ -27,7 +27,7 @@ help: ## this list
 demo: $(VENV)/.test ## three nodes, four acts, a verdict from the ledger (< 60 s)
 	@$(COMPILED) $(BIN)/cron-leader demo $(DEMO_ARGS)
 
-test: $(VENV)/.test ## every test that needs no root (PYTEST_ARGS="-k word" to choose)
+test: $(VENV)/.test ## every test that needs no root; some: TESTS=tests/core PYTEST_ARGS="-q -k word"
 	$(PYTEST) $(TESTS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
