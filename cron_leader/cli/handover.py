@@ -120,8 +120,8 @@ def _aim(config: Config, found: Found, *, force: bool) -> Aim:
     rivals = None if found.etcd is None else len(found.etcd.candidates) > 1
     if not rivals and not force:
         raise NotObeyed(
-            f"nobody else is in line of {config.election}: without {leader['node']} nobody would "
-            "tick; --force orders it all the same"
+            f"nobody else is in line of fleet {config.fleet}: if {leader['node']} left, nobody "
+            "would run jobs; start another node, or --force"
         )
     return Aim(config.election, leader["node"], leader["fence"], rivals)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -141,9 +141,14 @@ def named(config: Config, name: str) -> Job:
     by_name = {job.name: job for job in config.jobs}
     if name in by_name:
         return by_name[name]
-    near = difflib.get_close_matches(name, by_name, n=1)
+    raise no_such_job(name, by_name, place(config))
+
+
+def no_such_job(name: str, known: Iterable[str], where: str) -> ConfigError:
+    """The error to raise, with the nearest name."""
+    near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"did you mean {near[0]}?" if near else "`cron-leader check` lists them"
-    raise ConfigError(f"no job {name!r} in {place(config)}; {hint}")
+    return ConfigError(f"no job {name!r} in {where}; {hint}")
 
 
 def place(config: Config) -> str:

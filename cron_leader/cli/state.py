@@ -124,6 +124,8 @@ def history(
     """Show what became of the slots, newest first; a stretch of missed ones is one row."""
     loaded = configuration.load(config, environ=os.environ)
     with reader_of(loaded) as reader:
+        if job is not None:
+            _expect_job(loaded, reader, job)
         facts = _history(reader, job, count)
     if as_json:
         output.print_json(facts)
@@ -136,6 +138,16 @@ def history(
     output.columns(rows, *titles)
     if with_output:
         _show_outputs(facts)
+
+
+def _expect_job(config: Config, reader: Reader, name: str) -> None:
+    """ConfigError unless a job of that name is configured, or was once."""
+    known = {job.name for job in config.jobs} | {row.job for row in reader.jobs()}
+    if name in known:
+        return
+    known |= {job.name for job in _with_code_jobs_if_possible(config).jobs}
+    if name not in known:
+        raise setup.no_such_job(name, sorted(known), f"{setup.place(config)} or the ledger")
 
 
 def _show_outputs(facts: Sequence[Fact]) -> None:

@@ -29,9 +29,14 @@ def _number(file: Path) -> int:
 
 
 def migration_sql(url: str, *, since: int = 0) -> str:
-    """One script, one transaction: for people who let no program run DDL (`db migrate --sql`)."""
+    """One script, one transaction: for people who let no program run DDL (`db migrate --sql`).
+
+    A comment if the ledger has all of it.
+    """
     dialect = Dialect.SQLITE if url.startswith("sqlite:") else Dialect.POSTGRES
-    return "\n".join(("BEGIN;\n", *migrations(dialect, since=since), "COMMIT;\n"))
+    if not (wanted := migrations(dialect, since=since)):
+        return "-- up to date: nothing to do\n"
+    return "\n".join(("BEGIN;\n", *wanted, "COMMIT;\n"))
 
 
 def check_version(found: int | None, dialect: Dialect, *, where: str) -> bool:

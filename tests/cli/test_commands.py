@@ -240,6 +240,9 @@ def test_db_migrate_can_print_the_sql_and_touch_nothing(cli: Cli) -> None:
     ran = cli("db", "migrate", "--sql")
     assert "CREATE TABLE cron_leader_slot" in ran.out
     assert not Path("cron-leader.db").exists()
+    assert cli("db", "migrate").out.endswith(", created\n")
+    assert cli("db", "migrate").out.endswith(", up to date\n")
+    assert cli("db", "migrate", "--sql").out == "-- up to date: nothing to do\n"
 
 
 def test_a_ledger_that_is_not_there_yet_is_exit_3(cli: Cli) -> None:
@@ -264,6 +267,10 @@ def test_a_postgres_that_is_down_is_exit_3_without_its_password(cli: Cli) -> Non
         ran = cli(*args)
         assert ran.code == 3
         assert "hunter2" not in ran.err
+    ran = cli("db", "migrate", "--sql")
+    assert (ran.code, "CREATE TABLE cron_leader_slot" in ran.out) == (0, True)
+    assert "this is the SQL for a new ledger" in ran.err
+    assert "hunter2" not in ran.err
 
 
 def test_fence_rebase_asks_or_is_told(cli: Cli) -> None:

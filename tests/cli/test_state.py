@@ -58,10 +58,12 @@ async def fleet(etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
         yield made
 
 
-def configure(*, fleet: str = "default", endpoint: str = "127.0.0.1:1") -> None:
+def configure(
+    *, fleet: str = "default", endpoint: str = "127.0.0.1:1", job: str = "digest"
+) -> None:
     Path("cron-leader.toml").write_text(
         f'[fleet]\nname = "{fleet}"\nprefix = "{PREFIX}"\n[etcd]\nendpoints = ["{endpoint}"]\n'
-        '[[job]]\nname = "digest"\nevery = "1m"\nshell = ":"\n'
+        f'[[job]]\nname = "{job}"\nevery = "1m"\nshell = ":"\n'
     )
 
 
@@ -196,8 +198,18 @@ async def test_history_says_so_if_nothing_was_printed(cli: Cli, ledger: Ledger) 
 async def test_history_of_one_job(cli: Cli, ledger: Ledger) -> None:
     configure()
     await lead(ledger)
+    assert len(json.loads((await command(cli, "history", "--job", "digest", "--json")).out)) == 4
+    configure(job="other")
     assert json.loads((await command(cli, "history", "--job", "other", "--json")).out) == []
     assert "no slots of other" in (await command(cli, "history", "--job", "other")).err
+
+
+async def test_history_of_a_job_that_never_was_names_the_nearest(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    ran = await command(cli, "history", "--job", "digset")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "did you mean digest?" in ran.err
 
 
 # ------------------------------------------------------------------ status
