@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cron_leader.config import Config
-from cron_leader.ledger.views import Reader, SlotRow, TermRow
+from cron_leader.ledger.views import FenceRow, Reader, SlotRow, TermRow
 
 if TYPE_CHECKING:
     from cron_leader.etcd.survey import Standing, Survey
@@ -22,17 +22,36 @@ Fact = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """term: the newest one of the election, ended or not. last: the newest slot of each job."""
+    """term: the newest one of the election, ended or not. last: the newest slot of each job.
+
+    fence None: nobody has led yet.
+    """
 
     ledger_id: str
     term: TermRow | None
     last: Mapping[str, SlotRow]
+    fence: FenceRow | None
 
 
 def read_ledger(reader: Reader, election: str) -> LedgerView:
     """What the ledger says of an election. Raises as Reader does."""
     terms = reader.terms(election, limit=1)
-    return LedgerView(reader.identity().ledger_id, terms[0] if terms else None, reader.last_slots())
+    return LedgerView(
+        ledger_id=reader.identity().ledger_id,
+        term=terms[0] if terms else None,
+        last=reader.last_slots(),
+        fence=reader.fence_row(election),
+    )
+
+
+def fence_is_ahead(etcd: Survey | None, ledger: LedgerView | None) -> bool:
+    """Whether nobody leads, and nobody in this etcd could: the ledger would refuse its fence.
+
+    So it is after etcd was rebuilt, or restored from an old snapshot; the cure is a rebase.
+    """
+    if etcd is None or etcd.candidates or ledger is None or ledger.fence is None:
+        return False
+    return ledger.fence.fence > ledger.fence.offset + etcd.revision
 
 
 def facts_of(

@@ -15,7 +15,9 @@ import typer
 from cron_leader import config as configuration
 from cron_leader.cli import output
 from cron_leader.config import Config, sources
+from cron_leader.config.units import NS_PER_S, show_duration
 from cron_leader.core.model import CommandSpec, Job, PythonSpec, ShellSpec
+from cron_leader.core.schedule import At
 from cron_leader.errors import ConfigError
 
 ConfigPath = Annotated[
@@ -23,6 +25,9 @@ ConfigPath = Annotated[
     typer.Option("--config", help="Else $CRON_LEADER_CONFIG, else ./cron-leader.toml."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_TTL_FOR_DEFAULTS_NS = 4 * NS_PER_S
+"""The smallest ttl that `check_margin` accepts at etcd's default election timeout."""
 
 TEMPLATE = """\
 # cron-leader: the same file on every node. Check it with `cron-leader check`.
@@ -108,10 +113,12 @@ def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
     if problems:
         raise ConfigError("\n".join(problems))
     now = datetime.now(UTC)
+    warnings = _warnings(loaded, now)
+    for warning in warnings:
+        output.note(warning)
     if as_json:
-        output.print_json(
-            {"ok": True, "digest": loaded.digest, "jobs": [_fact(j, now) for j in loaded.jobs]}
-        )
+        jobs = [_fact(job, now) for job in loaded.jobs]
+        output.print_json({"ok": True, "digest": loaded.digest, "jobs": jobs, "warnings": warnings})
         return
     rows = [
         (job.name, describe(job), output.when(job.schedule.next_after(now), now=now))
@@ -182,6 +189,23 @@ def _ledger_folder(config: Config) -> list[str]:
     if not os.access(file if file.exists() else folder, os.W_OK):
         return [f"[ledger] url: {file} cannot be written by this user; change owner or url"]
     return []
+
+
+def _warnings(config: Config, now: datetime) -> list[str]:
+    """What is allowed, and may not be what is meant."""
+    found = [
+        f'{place(config)}: [[job]] "{job.name}" at = {output.utc(job.schedule.when)} is past: '
+        "it will not fire any more"
+        for job in config.jobs
+        if isinstance(job.schedule, At) and job.schedule.when <= now
+    ]
+    ttl_ns = config.lease.ttl_ns
+    if ttl_ns < _TTL_FOR_DEFAULTS_NS:
+        found.append(
+            f"{place(config)}: [lease] ttl = {show_duration(ttl_ns)}: etcd's defaults need "
+            f"{show_duration(_TTL_FOR_DEFAULTS_NS)}; nodes start only if etcd elects faster"
+        )
+    return found
 
 
 def _cannot_start(config: Config, environ: Mapping[str, str]) -> list[str]:

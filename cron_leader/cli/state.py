@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -18,7 +18,7 @@ from cron_leader.core.model import State
 from cron_leader.errors import ConfigError
 from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow
 from cron_leader.log import printable
-from cron_leader.status import Fact, facts_of, slot_fact
+from cron_leader.status import Fact, facts_of, fence_is_ahead, slot_fact
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,6 +36,10 @@ COLORS = {
 }
 
 
+_SILENT = timedelta(seconds=3)
+"""A leader writes a heartbeat every second."""
+
+
 # ------------------------------------------------------------------ status
 
 
@@ -48,6 +52,11 @@ def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> in
         output.print_json({**facts, "errors": [str(error) for error in found.errors]})
     else:
         _show_status(facts, datetime.now(UTC))
+    if fence_is_ahead(found.etcd, found.ledger):
+        output.note(
+            "the ledger's fence is above etcd's revision, so nobody can lead: if this etcd was "
+            "rebuilt or restored, run `cron-leader fence rebase`"
+        )
     for error in found.errors:
         output.complain(str(error))
     return max((output.exit_code(error) for error in found.errors), default=output.Exit.OK)
@@ -90,7 +99,15 @@ def _headline(facts: Mapping[str, Any], now: datetime) -> Text:
         *("fleet ", fleet, ": ", (f"{leader['node']} {verb}", "green")),
         f", fence {leader['fence']}, lease {leader['lease']}, ",
         f"since {output.when(leader['since'], now=now)}",
+        *_silence(now - leader["heartbeat"]),
     )
+
+
+def _silence(since_heartbeat: timedelta) -> list[tuple[str, str]]:
+    """What to say of a leader that the ledger has not heard of for a while."""
+    if since_heartbeat <= _SILENT:
+        return []
+    return [(f", last heartbeat {output.span(since_heartbeat.total_seconds())} ago", "yellow")]
 
 
 def _node_row(place: int, fact: Fact) -> Row:

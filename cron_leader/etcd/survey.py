@@ -37,11 +37,15 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """candidates: the leader, then in order of succession. ledger_id None: none stored yet."""
+    """candidates: the leader, then in order of succession. ledger_id None: none stored yet.
+
+    revision: etcd's own; the next candidate's key gets a greater one.
+    """
 
     candidates: tuple[Standing, ...]
     nodes: tuple[NodeInfo, ...]
     ledger_id: str | None
+    revision: int
 
 
 async def survey(etcd: Etcd, prefix: str, fleet: str, shard: int) -> Survey:
@@ -49,16 +53,17 @@ async def survey(etcd: Etcd, prefix: str, fleet: str, shard: int) -> Survey:
     line = await _read(etcd, requests.get_prefix(line_prefix(prefix, fleet, shard)))
     nodes = await _read(etcd, requests.get_prefix(nodes_prefix(prefix, fleet)))
     ledger = await _read(etcd, requests.get(ledger_key(prefix, fleet)))
-    in_line = sorted((kv for kv in line if kv.lease), key=lambda kv: kv.create_revision)
+    in_line = sorted((kv for kv in line.kvs if kv.lease), key=lambda kv: kv.create_revision)
     return Survey(
         tuple(_standing(kv) for kv in in_line),
-        tuple(_node(kv) for kv in nodes),
-        ledger[0].value.decode(errors="replace") if ledger else None,
+        tuple(_node(kv) for kv in nodes.kvs),
+        ledger.kvs[0].value.decode(errors="replace") if ledger.kvs else None,
+        line.header.revision,
     )
 
 
 async def _read(etcd: Etcd, request: Any) -> Any:
-    return (await etcd.call("KV/Range", request, timeout_s=SURVEY_S)).kvs
+    return await etcd.call("KV/Range", request, timeout_s=SURVEY_S)
 
 
 def _standing(kv: Any) -> Standing:

@@ -150,6 +150,18 @@ def test_check_lists_jobs_defined_in_code(cli: Cli, folder: Path) -> None:
     assert "tick-tock" in ran.out
 
 
+def test_check_warns_of_a_time_that_is_past_and_of_a_ttl_for_a_faster_etcd(cli: Cli) -> None:
+    configure('[[job]]\nname = "a"\nat = "2020-01-01T00:00:00Z"\nshell = ":"')
+    ran = cli("check")
+    assert ran.code == 0
+    assert '[[job]] "a" at = 2020-01-01T00:00:00Z is past' in ran.err
+    configure('[lease]\nttl = "3s"')
+    (warning,) = json.loads(cli("check", "--json").out)["warnings"]
+    assert "etcd's defaults need 4s" in warning
+    configure('[lease]\nttl = "4s"')
+    assert "etcd's defaults" not in cli("check").err
+
+
 def test_a_traceback_is_shown_at_debug_only(cli: Cli) -> None:
     configure("[lease")
     assert "Traceback" not in cli("check").err

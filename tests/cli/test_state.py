@@ -222,7 +222,7 @@ async def test_status_names_the_leader_its_term_the_line_and_the_jobs(
     first = fleet.join("a")
     await first.until(Elected)
     fleet.join("b")
-    await lead(ledger, fleet=fleet.name, lease=first.seat.lease)
+    term = await lead(ledger, fleet=fleet.name, lease=first.seat.lease)
     said = await status_with(cli, nodes=2)
     leader = said["leader"]
     assert (leader["node"], leader["fence"]) == ("a", 7)
@@ -237,6 +237,9 @@ async def test_status_names_the_leader_its_term_the_line_and_the_jobs(
     assert job["next"] > job["last"]["scheduled_for"]
     text = (await command(cli, "status")).out
     assert f"fleet {fleet.name}: a leads, fence 7" in text
+    assert ", last heartbeat " in text
+    await ledger.heartbeat(term, T0, datetime.now(UTC))
+    assert "heartbeat" not in (await command(cli, "status")).out
 
 
 async def status_with(cli: Cli, *, nodes: int) -> dict[str, Any]:
@@ -247,6 +250,20 @@ async def status_with(cli: Cli, *, nodes: int) -> dict[str, Any]:
             assert ran.code == 0, ran.err
             if len((said := json.loads(ran.out))["nodes"]) == nodes:
                 return said
+
+
+async def test_status_names_the_rebase_where_etcd_is_behind_the_fence(
+    cli: Cli, ledger: Ledger, fleet: Fleet, etcd: EmbeddedEtcd
+) -> None:
+    configure(fleet=fleet.name, endpoint=etcd.endpoint)
+    old = await lead(ledger, fleet=fleet.name)
+    far = Candidate(old.election, "m", "b", LEASE + 1, 1 << 40, 1)
+    await ledger.raise_fence(far, T0, waiting=lambda: None)
+    ran = await command(cli, "status")
+    assert "nobody leads" in ran.out
+    assert "`cron-leader fence rebase`" in ran.err
+    await command(cli, "fence", "rebase", "--yes")
+    assert "rebase" not in (await command(cli, "status")).err
 
 
 async def test_a_leader_whose_term_is_not_in_the_ledger_has_no_fence_yet(
