@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "cron_leader"
+PACKAGE = Path(__file__).parents[1] / "cron_leader"
 
 LAYERS = (
     {"errors", "clock"},
