@@ -19,10 +19,10 @@ TESTS = tests --ignore=$(SCENARIOS)
 PYTEST_ARGS =
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test lint bench chaos clean
+.PHONY: help demo test lint bench bench-full chaos clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.test ## three nodes, four acts, a verdict from the ledger (< 60 s)
 	@$(COMPILED) $(BIN)/cron-leader demo $(DEMO_ARGS)
@@ -37,6 +37,9 @@ lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 
 bench: $(VENV)/.test ## the figures of the README, measured here
 	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
+
+bench-full: $(VENV)/.test ## all figures, with 50 freezes
+	@$(COMPILED) $(BIN)/python -m bench --freezes 50 $(BENCH_ARGS)
 
 chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)

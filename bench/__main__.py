@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure
+from bench import line, measure
 from bench.figures import Figure, Skipped
 from bench.setups import Place
 from cron_leader.errors import CronLeaderError
@@ -37,10 +37,14 @@ class Bench:
             "start": self.start,
             "start-postgres": self.start_postgres,
             "handover": self.handover,
+            "next-dies-too": self.next_dies_too,
             "crash": self.crash,
             "one-way": self.one_way,
             "idle": self.idle,
+            "requests": self.requests,
+            "crowd": self.crowd,
             "freeze": self.freeze,
+            "phantoms": self.phantoms,
             "alignment": self.alignment,
         }
 
@@ -62,7 +66,19 @@ class Bench:
             return [await measure.start(place, times, name="Postgres", target_ms=500)]
 
     async def handover(self) -> Sequence[Measured]:
-        return [await measure.handover(self._place("handover"), self._options.times)]
+        return await measure.handover(self._place("handover"), self._options.times)
+
+    async def next_dies_too(self) -> Sequence[Measured]:
+        return await line.next_dies_too(self._place("next-dies-too"), self._options.times)
+
+    async def requests(self) -> Sequence[Measured]:
+        return [await line.requests(self._place("requests"), self._options.minutes * 60)]
+
+    async def crowd(self) -> Sequence[Measured]:
+        return [await line.crowd(self._place("crowd"), self._options.candidates)]
+
+    async def phantoms(self) -> Sequence[Measured]:
+        return [await line.phantoms(self._place("phantoms"), self._options.freezes)]
 
     async def crash(self) -> Sequence[Measured]:
         return await measure.crash(self._place("crash"), self._options.times)
@@ -139,8 +155,8 @@ def cells(figure: Measured) -> tuple[str, ...]:
         case Skipped(name, why):
             return (name, "-", "", "skipped", "", why)
         case Figure(name, value, target, unit, samples, beside):
-            digits = {"runs": 0, "%": 2}.get(unit, 1)
-            measured = f"{value:.{digits}f} {unit}"
+            digits = {"runs": 0, "times": 0, "%": 2}.get(unit, 1)
+            measured = f"{value:.{digits}f} {unit}".rstrip()
             mark = "met" if figure.met else "missed"
             return (name, measured, f"{target:g}", mark, str(samples), beside)
 
@@ -171,6 +187,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=2, help="of ticking on each side, of idling"
     )
+    parser.add_argument("--candidates", type=int, default=200, help="in the line of `crowd`")
     parser.add_argument("--markdown", action="store_true", help="print the README's table")
     options = parser.parse_args(argv)
     known = Bench(options, Path(), "").all()

@@ -36,6 +36,18 @@ cron = "* * * * *"
 shell = "true"
 """
 
+BUSY = """
+[[job]]
+name = "busy"
+every = "200ms"
+shell = "sleep 0.1"
+[[job]]
+name = "long"
+every = "1s"
+shell = "exec sleep 20"
+"""
+"""The 100 ms job of the figure, and one that is never over by itself when its node wakes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
