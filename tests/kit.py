@@ -55,7 +55,20 @@ class Town:
         """Start a node and wait until it has a lease and stands in line."""
         since = now()
         await self.fleet.start(node)
-        return await self.says("lease.granted", node=node, since=since)
+        granted = await self.says("lease.granted", node=node, since=since)
+        await self._in_line(node)
+        return granted
+
+    async def _in_line(self, node: str) -> None:
+        """Until the key of the node's newest lease is there: a lease is granted before that."""
+        async with self.client() as etcd, asyncio.timeout(SOON_S):
+            while True:
+                granted = self.fleet.timeline.last("lease.granted", node=node)
+                seen = await survey(etcd, "/cron-leader", self.name, 0)
+                leases = {f"{candidate.lease:016x}" for candidate in seen.candidates}
+                if granted is not None and granted.fields["lease"] in leases:
+                    return
+                await asyncio.sleep(0.02)
 
     async def says(
         self, event: str, *, since: datetime, within_s: float = SOON_S, **fields: object

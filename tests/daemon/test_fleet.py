@@ -122,7 +122,6 @@ async def test_a_leader_whose_requests_arrive_unanswered_hands_over_at_its_deadl
             started = await cut_off.start("a")
             await cut_off.timeline.first("gate.opened", since=started.at, within_s=SOON_S)
             await place.follow("b")
-            await place.line_of(2)
             await until("its spare connection", lambda: proxy.connections == 2)
             proxy.drop_replies = True
             since = now()
@@ -292,7 +291,7 @@ async def test_a_run_is_killed_before_its_lease_can_have_expired(
             assert (now() - since).total_seconds() < 2
         finally:
             thaw(own_etcd)
-        again = await place.says("term.raised", since=now())
+        again = await place.says("term.raised", since=since)
         await place.says("gate.opened", since=again.at)
         first = place.slots("held")[0]
         assert (first.state, first.reason) == ("abandoned", "lost_leadership")

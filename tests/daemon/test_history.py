@@ -223,8 +223,8 @@ async def test_a_restored_snapshot_revives_a_frozen_followers_key_and_its_raise_
         async with place.hand() as hand:
             await hand.until_gone((await place.keys())[1])
         await place.follow("c")
-        place.fleet.signal("a", signal.SIGTERM)
-        newer = await place.says("gate.opened", since=now(), node="c")
+        asked = place.fleet.signal("a", signal.SIGTERM)
+        newer = await place.says("gate.opened", since=asked, node="c")
         since = now()
         store.restore(snapshot)
         place.fleet.thaw("b")

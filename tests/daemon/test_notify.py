@@ -157,7 +157,6 @@ async def _live_and_be_aborted(systemd: Systemd, watched: Fleet, place: Town) ->
     for _ in range(3):
         assert await hear(systemd.heard) == "WATCHDOG=1"
     await place.follow("b")
-    await place.line_of(2)
     os.kill(started.fields["pid"], signal.SIGSTOP)
     for _ in range(3):  # what was on its way
         if await hear(systemd.silent_for, 1.5):
