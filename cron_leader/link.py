@@ -39,6 +39,8 @@ class Access(Protocol):
     def user(self) -> str | None: ...
     @property
     def password(self) -> str | None: ...
+    @property
+    def password_file(self) -> str | None: ...
 
 
 class Link:
@@ -82,6 +84,7 @@ class Link:
             server_name=etcd.server_name,
             user=etcd.user,
             password=etcd.password,
+            password_file=etcd.password_file,
         )
 
     def deadline(self, boot_ns: int) -> None:

@@ -19,7 +19,7 @@ to find processes that left the group of their run.
 The daemon speaks over one end of a socket pair, its number in $CRON_LEADER_SUPERVISOR_FD, one JSON
 object a line:
     {"op": "lease", "seq": n, "lease": id, "ttl_ns": n, "endpoints": [..], "ca": .., "cert": ..,
-     "key": .., "user": .., "password": ..}                                       acknowledged
+     "key": .., "user": .., "password": .., "password_file": ..}                  acknowledged
     {"op": "deadline", "boot_ns": n}
     {"op": "run", "seq": n, "run": id, "pgid": n, "start": n, "finish": bool}     acknowledged
     {"op": "end", "run": id}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S
 from cron_leader.core.model import Job
 from cron_leader.errors import ConfigError
@@ -46,6 +47,7 @@ class RunConfig:
 class EtcdConfig:
     """endpoints: host:port, or unix:// and an absolute path. ca, cert, key: absolute paths; ca set
     means TLS. server_name: the name in the members' certificates; None: the endpoint's own host.
+    password: as it stood in password_file (an absolute path) when that was read first.
     """
 
     endpoints: tuple[str, ...]
@@ -55,6 +57,16 @@ class EtcdConfig:
     server_name: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+
+    def secret(self) -> str | None:
+        """The password as its file has it now; the first one while the file has none to read."""
+        if self.password_file is None:
+            return self.password
+        try:
+            return first_line(self.password_file) or self.password
+        except (OSError, UnicodeDecodeError):
+            return self.password
 
 
 @dataclass(frozen=True, slots=True)

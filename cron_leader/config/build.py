@@ -29,6 +29,7 @@ from cron_leader.config.endpoints import endpoint
 from cron_leader.config.jobs import build_all
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem, Source
+from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S, show_duration
 from cron_leader.core.model import Job
 
@@ -174,6 +175,7 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
         server_name=values.get("server_name"),
         user=values.get("user"),
         password=_first_line(files["password_file"], ("etcd", "password_file"), report),
+        password_file=files["password_file"],
     )
 
 
@@ -191,14 +193,14 @@ def _first_line(file: str | None, at: KeyPath, report: Report) -> str | None:
     if file is None or not os.access(file, os.R_OK):
         return None
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        secret = first_line(file)
     except (OSError, UnicodeDecodeError):
         report(at, "cannot be read as text")
         return None
-    if not lines or not lines[0]:
+    if not secret:
         report(at, "its first line, the secret, is empty")
         return None
-    return lines[0]
+    return secret
 
 
 def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:

@@ -58,7 +58,7 @@ class Etcd:
         self._clock = clock
         self._emit = emit
         self._user = config.user
-        self._password = config.password
+        self._secret = config.secret
         self._token: str | None = None
         self._token_due_ns = 0
         self._login = asyncio.Lock()
@@ -235,7 +235,7 @@ class Etcd:
 
     async def _authenticate(self, endpoint: Endpoint, timeout_s: float) -> str:
         """A token; "" if the cluster asks for none."""
-        request = rpc.AuthenticateRequest(name=self._user, password=self._password or "")
+        request = rpc.AuthenticateRequest(name=self._user, password=self._secret() or "")
         try:
             reply = await self._once(
                 endpoint, "Auth/Authenticate", request, timeout_s, (_HAS_LEADER,)

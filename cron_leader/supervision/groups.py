@@ -37,6 +37,7 @@ class Lease:
         self.server_name: str | None = said.get("server_name")
         self.user: str | None = said["user"]
         self.password: str | None = said["password"]
+        self.password_file: str | None = said.get("password_file")
         self.deadline_ns: int | None = None
         self.released = False
 

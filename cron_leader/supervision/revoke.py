@@ -64,7 +64,7 @@ def try_revoke(endpoint: str, lease: Lease) -> int | None:
     try:
         token = ""
         if lease.user:
-            who = field(1, lease.user) + field(2, lease.password or "")
+            who = field(1, lease.user) + field(2, secret(lease))
             status, reply = call(endpoint, lease, "Auth/Authenticate", who)
             if status != OK:
                 return status
@@ -75,6 +75,18 @@ def try_revoke(endpoint: str, lease: Lease) -> int | None:
         return None
     except ValueError:
         return INVALID_ARGUMENT  # an endpoint, or a reply, that makes no sense
+
+
+def secret(lease: Lease) -> str:
+    """The password as its file has it now: it may have been replaced since we were told of it."""
+    told = lease.password or ""
+    if lease.password_file is None:
+        return told
+    try:
+        with open(lease.password_file, encoding="utf-8") as file:
+            return file.readline().rstrip("\r\n") or told
+    except (OSError, UnicodeDecodeError):
+        return told
 
 
 def call(

@@ -29,6 +29,7 @@ class Etcd:
     server_name: str | None = "etcd"
     user: str | None = "root"
     password: str | None = "secret"
+    password_file: str | None = "/etc/secret"
 
 
 class Far:
@@ -101,7 +102,7 @@ async def test_a_lease_is_told_with_all_that_revoking_it_takes(far: Far, link: L
     assert said == {
         "op": "lease", "seq": said["seq"], "lease": 7, "ttl_ns": 10**10, "ca": "ca.pem",
         "endpoints": ["127.0.0.1:2379"], "cert": None, "key": None, "server_name": "etcd",
-        "user": "root", "password": "secret",
+        "user": "root", "password": "secret", "password_file": "/etc/secret",
     }  # fmt: skip
 
 

@@ -20,12 +20,13 @@ import grpc
 import pytest
 from etcd3.etcdrpc import rpc_pb2, rpc_pb2_grpc
 
+from cron_leader.config import EtcdConfig
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etcd
 from cron_leader.supervision.groups import Lease, boot_ns
 from cron_leader.supervision.log import Log
 from cron_leader.supervision.loop import Supervisor
 from cron_leader.supervision.notify import Notify
-from cron_leader.supervision.revoke import NOT_FOUND, OK, try_revoke
+from cron_leader.supervision.revoke import NOT_FOUND, OK, secret, try_revoke
 from tests.daemon.supervised import SUPERVISOR, Supervised, endpoint
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
@@ -246,10 +247,26 @@ def test_with_a_user_it_authenticates_first(tmp_path: Path, pki: Path, node: Sup
         ask(at, "kv/put", token=token, key=key, value=key, lease=str(LEASE))
         assert try_revoke(at, told()) not in (OK, NOT_FOUND)
         assert try_revoke(at, told(user="root", password="wrong")) not in (OK, NOT_FOUND)
-        node.lease(LEASE, at, user="root", password="secret")
+        replaced = tmp_path / "password"  # after the lease was told
+        node.lease(LEASE, at, user="root", password="older", password_file=str(replaced))
+        replaced.write_text("secret\n")
         node.kill_daemon()
         assert node.event("supervisor.revoked")["ok"]
         assert "kvs" not in ask(at, "kv/range", token=token, key=key)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("new\r\nignored\n", "new"), ("new", "new"), ("", "told"), (None, "told")],
+)
+def test_the_password_is_the_one_in_its_file_while_that_has_one(
+    tmp_path: Path, written: str | None, meant: str
+) -> None:
+    file = tmp_path / "password"
+    if written is not None:
+        file.write_bytes(written.encode())
+    access = {"user": "root", "password": "told", "password_file": str(file)}
+    assert secret(told(**access)) == EtcdConfig((), **access).secret() == meant
 
 
 def test_with_client_certificates_it_speaks_tls(

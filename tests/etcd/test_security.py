@@ -251,10 +251,33 @@ async def test_with_its_token_ended_a_watch_is_opened_again(guarded: EmbeddedEtc
 async def test_a_login_that_fails_ahead_of_time_does_no_harm_yet(guarded: EmbeddedEtcd) -> None:
     async with client(guarded.endpoint, user="root", password=SECRET) as etcd:
         await write(etcd)
-        token, etcd._token_due_ns, etcd._password = etcd._token, 0, "changed"
+        token, etcd._token_due_ns, etcd._secret = etcd._token, 0, lambda: "wrong"
         await write(etcd)
         assert etcd._token == token
         assert etcd._token_due_ns > CLOCK.boot_ns()
+
+
+async def test_a_password_replaced_in_its_file_is_the_one_of_the_next_login(
+    guarded: EmbeddedEtcd, tmp_path: Path
+) -> None:
+    async with guarded_fleet(guarded) as fleet:
+        grant_as_documented(guarded, fleet)
+        file = tmp_path / "password"
+        file.write_text("not yet\n")
+        fleet._access.update(password_file=str(file))
+        etcd = fleet.client()
+        with pytest.raises(EtcdRefused, match="wrong user or password"):
+            await survey(etcd, PREFIX, fleet.name, 0)
+        file.write_text(f"{SECRET}\n")
+        await survey(etcd, PREFIX, fleet.name, 0)
+        file.write_text("newer\n")
+        change_password(guarded, fleet.name, "newer")  # etcd forgets the user's tokens
+        await survey(etcd, PREFIX, fleet.name, 0)
+
+
+def change_password(etcd: EmbeddedEtcd, user: str, password: str) -> None:
+    words = ("user", "passwd", user, "--interactive=false")
+    etcdctl(etcd, *words, user=f"root:{SECRET}", said=f"{password}\n")
 
 
 async def test_authentication_turned_on_later_is_noticed(own_etcd: EmbeddedEtcd) -> None:
