@@ -346,6 +346,7 @@ class Daemon:
             version=__version__,
             digest=config.digest,
             handlers=self._handlers,
+            rollback=config.ledger.rollback,
         )
         candidacy = Candidacy(
             self._etcd,

@@ -63,6 +63,7 @@ endpoints = ["127.0.0.1:2379"]
 [ledger]
 url = "sqlite:///cron-leader.db"    # one machine, or a trial; relative to this file
 # url = "postgresql://cron:${PGPASSWORD}@db.example/cron"
+# ledger_rollback = "refuse"        # of a ledger that lost its end: or "skip", or "refire"
 
 # [jobs]
 # modules = ["pkg.mod"]     # where functions marked @job are

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S
-from cron_leader.core.model import Job
+from cron_leader.core.model import Job, Rollback
 from cron_leader.errors import ConfigError
 
 _DRIFT_NS = NS_PER_S // 5
@@ -71,10 +71,14 @@ class EtcdConfig:
 
 @dataclass(frozen=True, slots=True)
 class LedgerConfig:
-    """url: sqlite:///<absolute path> (so four slashes) or postgresql://..., may hold a password."""
+    """url: sqlite:///<absolute path> (so four slashes) or postgresql://..., may hold a password.
+
+    rollback: what a leader does with a ledger that lost its end.
+    """
 
     url: str = field(repr=False)
     migrate: bool
+    rollback: Rollback = Rollback.REFUSE
 
 
 @dataclass(frozen=True, slots=True)

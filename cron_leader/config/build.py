@@ -31,7 +31,7 @@ from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem, Source
 from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S, show_duration
-from cron_leader.core.model import Job
+from cron_leader.core.model import Job, Rollback
 
 _S = NS_PER_S
 Values = Mapping[str, Any]
@@ -220,7 +220,11 @@ def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
                 at,
                 f"unknown scheme; {hint}use sqlite:///file.db or postgresql://user@host/database",
             )
-    return LedgerConfig(url=url, migrate=values.get("migrate", True))
+    return LedgerConfig(
+        url=url,
+        migrate=values.get("migrate", True),
+        rollback=Rollback(values.get("ledger_rollback", Rollback.REFUSE)),
+    )
 
 
 def _sqlite(rest: str, base: Path, report: Report) -> str:

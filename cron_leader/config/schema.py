@@ -19,7 +19,7 @@ from pydantic_core import core_schema as cs
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
 from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate
-from cron_leader.core.model import Catchup, Delivery, Isolation, OnLostLeadership
+from cron_leader.core.model import Catchup, Delivery, Isolation, OnLostLeadership, Rollback
 
 Schema = cs.CoreSchema
 
@@ -121,7 +121,11 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
         "user": _TEXT,
         "password_file": _TEXT,
     },
-    "ledger": {"url": _TEXT, "migrate": cs.bool_schema(strict=True)},
+    "ledger": {
+        "url": _TEXT,
+        "migrate": cs.bool_schema(strict=True),
+        "ledger_rollback": _one_of(*Rollback),
+    },
     "jobs": {"modules": cs.list_schema(_MODULE, strict=True)},
     "http": {"listen": _TEXT, "token_file": _TEXT},
 }

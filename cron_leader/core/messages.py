@@ -21,6 +21,7 @@ from cron_leader.core.model import (
     PutBack,
     Refused,
     Result,
+    Rollback,
     Run,
     Settlement,
     Taken,
@@ -107,13 +108,14 @@ class JoinFailed:
 class Elected:
     """Won, and confirmed by the last linearizable check. The watch on the own key is opening.
 
-    least: as in Candidate.
+    least, rollback: as in Candidate.
     """
 
     nonce: str
     revision: int
     cluster: int
     least: int = 0
+    rollback: Rollback = Rollback.REFUSE
 
 
 @value

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     LOST_LEADERSHIP = "lost_leadership"
     OPERATOR = "operator"
     SHUTDOWN = "shutdown"
+    ROLLBACK = "rollback"
 
 
 class Origin(StrEnum):
@@ -58,6 +59,14 @@ class Origin(StrEnum):
     SCHEDULE = "schedule"
     CATCHUP = "catchup"
     MANUAL = "manual"
+
+
+class Rollback(StrEnum):
+    """The operator's answer to a ledger that lost what was written to it last."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
+    REFIRE = "refire"
 
 
 class Catchup(StrEnum):
@@ -147,8 +156,8 @@ class SlotKey:
 class Candidate:
     """An elected node before its raise. revision: its key's create_revision; cluster: etcd's id.
 
-    least: the fence etcd remembers to have been raised in this ledger: it must not show less. 0:
-    none is remembered.
+    least: the fence etcd remembers to have been raised in this ledger. 0: none is remembered.
+    rollback: what to do with a ledger that shows less.
     """
 
     election: str
@@ -158,6 +167,7 @@ class Candidate:
     revision: int
     cluster: int
     least: int = 0
+    rollback: Rollback = Rollback.REFUSE
 
 
 @value
@@ -278,10 +288,21 @@ class JobRecord:
 
 @value
 class Past:
-    """What a new leader reads after its raise: the highest planned_to of the election, and jobs."""
+    """What a new leader reads after its raise: the highest planned_to of the election, and jobs.
+
+    went_back_at: when a raise last found that the ledger had lost its end; skip: the answer then.
+    """
 
     planned_to: datetime | None
     jobs: Mapping[str, JobRecord]
+    went_back_at: datetime | None = None
+    skip: bool = False
+
+    @property
+    def went_back(self) -> bool:
+        """Whether nobody has settled since: the loss is still to be told, and dealt with."""
+        at = self.went_back_at
+        return at is not None and (self.planned_to is None or self.planned_to < at)
 
 
 @value
@@ -291,6 +312,7 @@ class Settlement:
     jobs: every configured job, to upsert; retired: names to retire at `now`.
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
+    skip: the ledger went back: its unfinished slots are not run again.
     """
 
     now: datetime
@@ -300,6 +322,7 @@ class Settlement:
     entries: tuple[Entry, ...]
     gaps: tuple[Gap, ...]
     at_least_once: frozenset[str]
+    skip: bool = False
 
 
 @value

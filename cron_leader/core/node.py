@@ -28,6 +28,7 @@ from cron_leader.core.model import (
     Job,
     Past,
     Refused,
+    Rollback,
     Taken,
     Term,
 )
@@ -378,6 +379,7 @@ class Node:
             won.revision,
             won.cluster,
             won.least,
+            won.rollback,
         )
         self.phase = Phase.RAISING
         self._elected_ns = self._now.boot_ns
@@ -425,6 +427,9 @@ class Node:
 
     def _on_past(self, past: Past) -> None:
         if self.phase is Phase.SETTLING and self.term is not None:
+            if past.went_back:
+                answer = Rollback.SKIP if past.skip else Rollback.REFIRE
+                self._emit("ledger.went_back", answer=answer, planned_to=past.planned_to)
             settlement = settle(self._jobs, past, self._now.wall)
             self._settlement = settlement
             self._do(m.Settle(self.term, settlement))

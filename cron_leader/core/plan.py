@@ -38,19 +38,33 @@ class Backlog:
     gaps: tuple[Gap, ...] = ()
 
 
-def backlog(job: Job, since: datetime, now: datetime, *, on_time: timedelta) -> Backlog:
+def backlog(
+    job: Job,
+    since: datetime,
+    now: datetime,
+    *,
+    on_time: timedelta,
+    lost_to: datetime | None = None,
+) -> Backlog:
     """What becomes of the slots in (since, now]; empty when the clock was set back before since.
 
+    Those up to `lost_to` are missed: the ledger went back, and they may have been run already.
     Slots older than `start_within` are missed as late, whatever the policy. Of the others,
     `latest` keeps the newest and `all` the newest `catchup_limit`; `none` keeps what is at most
     `on_time` old.
     """
+    lost = Backlog()
+    if lost_to is not None and since < lost_to:
+        lost_to = min(lost_to, now)
+        lost, since = _missed(job, Reason.ROLLBACK, since, lost_to), max(since, lost_to)
     fresh_from = _fresh_from(job, since, now)
     due, reason = _due(job, fresh_from, now, on_time)
     missed_to = due[0] - _TICK if due else now
     late = _missed(job, Reason.LATE, since, fresh_from)
     rest = _missed(job, reason, fresh_from, missed_to)
-    return Backlog(due, late.entries + rest.entries, late.gaps + rest.gaps)
+    return Backlog(
+        due, lost.entries + late.entries + rest.entries, lost.gaps + late.gaps + rest.gaps
+    )
 
 
 def _fresh_from(job: Job, since: datetime, now: datetime) -> datetime:

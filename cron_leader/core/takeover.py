@@ -2,7 +2,8 @@
 
 Every slot in (planned_to, now] becomes `due`, `missed`, or part of a gap, by its job's catch-up
 policy. A job first seen now, one whose schedule changed, and one that returns from retirement start
-at now: nothing is invented for the past.
+at now: nothing is invented for the past. In a ledger that went back, with `skip`, all of it is
+missed: it may have been run in the part that was lost.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from cron_leader.core.plan import backlog
 def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     """The whole settlement at `now`; the same arguments give the same settlement."""
     records = {name: _record(job, past.jobs.get(name), now) for name, job in jobs.items()}
+    lost_to = past.went_back_at if past.went_back and past.skip else None
     entries: list[Entry] = []
     gaps: list[Gap] = []
     for name, job in jobs.items():
         since = max(past.planned_to or now, records[name].effective_from)
-        missed = backlog(job, since, now, on_time=timedelta(0))
+        missed = backlog(job, since, now, on_time=timedelta(0), lost_to=lost_to)
         entries += missed.entries
         entries += [_due(name, at, now) for at in missed.due]
         gaps += missed.gaps
@@ -49,6 +51,7 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
         at_least_once=frozenset(
             n for n, job in jobs.items() if job.delivery is Delivery.AT_LEAST_ONCE
         ),
+        skip=lost_to is not None,
     )
 
 

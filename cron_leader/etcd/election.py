@@ -197,7 +197,8 @@ class Candidacy:
             clock=self._clock,
             emit=self._emit,
         )
-        self._report(Elected(self._seat.nonce, won.revision, won.cluster, least))
+        seat = self._seat
+        self._report(Elected(seat.nonce, won.revision, won.cluster, least, seat.rollback))
         await self._tenure.watch()
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:

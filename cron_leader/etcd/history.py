@@ -2,7 +2,8 @@
 
 etcd counts revisions up, and the ledger's fences are made of them: an etcd that is behind the fence
 was restored or rebuilt. The other way round, etcd remembers the fence raised last: a ledger that
-shows less went back. Both are for a person to mend; until then a node stays out of line. Not found
+shows less went back. Both are for a person to mend; until then a node stays out of line (a ledger
+that went back is admitted where `ledger_rollback` says so). Not found
 here: an etcd restored and then written to until its revision has passed the fence; for the same
 cluster id that is harmless, its fences go on upwards.
 """
@@ -13,7 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cron_leader.core.model import Mark
+from cron_leader.core.model import Mark, Rollback
 from cron_leader.etcd.keys import Seat
 
 
@@ -36,12 +37,12 @@ def mismatch(mark: Mark | None, header: Any, least: int, seat: Seat) -> str | No
     newer leader's raise, written meanwhile, not taken for a step back.
     """
     fence = mark.fence if mark else 0
-    if fence < least:
+    if fence < least and seat.rollback is Rollback.REFUSE:
         return (
             f"the ledger's fence is {fence or 'not there'}, but etcd remembers fence {least} "
             "raised in it: the ledger went back (restored, or failed over to a copy that lagged); "
-            "bring the newer one back, or, to go on without what it lost, "
-            f"`etcdctl del {seat.raised_key.decode()}`"
+            "bring the newer one back, or go on without what it lost: "
+            '[ledger] ledger_rollback = "skip" or "refire"'
         )
     if mark is None:
         return None

@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from datetime import datetime
 
+from cron_leader.core.model import Rollback
 from cron_leader.etcd.lease import hex_id
 from cron_leader.events import timestamp
 
@@ -24,7 +25,7 @@ class Seat:
     """Who stands for what. nonce: of the term hoped for; lease: drawn by us, told before the grant.
 
     ttl_ns: whole seconds, asked of etcd; renew_ns <= ttl_ns / 3. version, digest and handlers are
-    for the other nodes to read.
+    for the other nodes to read. rollback: what this node does with a ledger that went back.
     """
 
     prefix: str
@@ -39,6 +40,7 @@ class Seat:
     version: str
     digest: str
     handlers: tuple[str, ...] = ()
+    rollback: Rollback = Rollback.REFUSE
 
     @property
     def place_key(self) -> bytes:

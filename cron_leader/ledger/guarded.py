@@ -19,6 +19,7 @@ from cron_leader.core.model import (
     Past,
     PutBack,
     Refused,
+    Rollback,
     Settlement,
     Taken,
     Term,
@@ -65,10 +66,11 @@ def judge_raise(candidate: Candidate, rows: Rows) -> int | Refused:
     """The answer to a raise, from the fence row (if there is one) as it stands afterwards.
 
     Ours, by fence and nonce: now or by an earlier copy. `history` is set for another etcd cluster
-    and for a ledger that went back; whether a fence at or above ours means a restored etcd is the
-    caller's to say.
+    and for a ledger that went back, unless `ledger_rollback` admits that; whether a fence at or
+    above ours means a restored etcd is the caller's to say.
     """
-    if not rows or rows[0]["fence"] < candidate.least:
+    shows_less = not rows or rows[0]["fence"] < candidate.least
+    if shows_less and candidate.rollback is Rollback.REFUSE:
         high = rows[0]["fence"] if rows else None
         return Refused("raise", high, history=True, text=_went_back(candidate, high))
     (row,) = rows
@@ -89,7 +91,15 @@ def raise_params(candidate: Candidate, now: datetime) -> Params:
         "node": candidate.node,
         "now": now,
         "least": candidate.least,
+        "rollback": candidate.rollback.value,
     }
+
+
+def raise_queries(candidate: Candidate) -> tuple[str, ...]:
+    """The statements of a raise, by name; the answer to the last one is for judge_raise."""
+    if candidate.rollback is Rollback.REFUSE or not candidate.least:
+        return "raise_fence", "read_fence"
+    return "admit_went_back", "raise_fence", "read_fence"
 
 
 def guard_params(term: Term) -> Params:
@@ -133,12 +143,11 @@ def mark_of(rows: Rows) -> Mark | None:
 
 
 def _went_back(candidate: Candidate, high: int | None) -> str:
-    fleet, shard = candidate.election.split("/")
     return (
         f"ledger refuses election {candidate.election}: its fence is {high or 'not there'}, but "
         f"etcd remembers fence {candidate.least} raised in it: the ledger went back (restored, or "
-        "failed over to a copy that lagged); bring the newer one back, or, to go on without what "
-        f"it lost, delete etcd's key .../{fleet}/raised/{shard}"
+        "failed over to a copy that lagged); bring the newer one back, or go on without what it "
+        'lost: [ledger] ledger_rollback = "skip" or "refire"'
     )
 
 
@@ -166,6 +175,8 @@ def past_of(planned: Rows, jobs: Rows) -> Past:
     return Past(
         to_time_or_none(planned[0]["planned_to"]),
         {row["job"]: _job_record(row) for row in jobs},
+        went_back_at=to_time_or_none(planned[0]["went_back_at"]),
+        skip=planned[0]["went_back"] == Rollback.SKIP,
     )
 
 

@@ -30,6 +30,7 @@ from cron_leader.ledger.guarded import (
     mark_of,
     past_of,
     raise_params,
+    raise_queries,
     refusal_of,
     refusal_of_raise,
 )
@@ -180,8 +181,7 @@ class PostgresLedger(GuardedLedger):
         statements = (
             *_begin(name, RAISE_S),
             (fencing.POSTGRES_EXCLUSIVE, (candidate.election,)),
-            _named("raise_fence", params),
-            _named("read_fence", params),
+            *(_named(query, params) for query in raise_queries(candidate)),
             _COMMIT,
         )
         async with self._sessions.session(RAISE_S) as connection:

@@ -16,6 +16,20 @@ ON CONFLICT (election) DO UPDATE SET fence = f."offset" + :revision, nonce = :no
     cluster = :cluster, node = :node, raised_at = :now
 WHERE f.fence < f."offset" + :revision AND (f.cluster IS NULL OR f.cluster = :cluster)
 
+-- name: admit_went_back
+-- Before the raise, with ledger_rollback other than refuse: a row that shows less than etcd
+-- remembers is lifted to :least, kept by an offset; a second copy finds nothing to do. Whoever
+-- still holds the row's old fence is refused from here on.
+INSERT INTO cron_leader_fence AS f
+    (election, fence, nonce, "offset", cluster, node, raised_at, went_back_at, went_back)
+SELECT :election, :least, '', CASE WHEN :revision > :least THEN 0 ELSE :least END, :cluster, :node,
+    :now, :now, :rollback
+WHERE :least > 0
+ON CONFLICT (election) DO UPDATE SET fence = :least, nonce = '',
+    "offset" = CASE WHEN f."offset" + :revision > :least THEN f."offset" ELSE :least END,
+    went_back_at = :now, went_back = :rollback
+WHERE f.fence < :least AND (f.cluster IS NULL OR f.cluster = :cluster)
+
 -- name: read_fence
 SELECT fence, nonce, "offset", cluster FROM cron_leader_fence WHERE election = :election
 
@@ -75,7 +89,10 @@ SELECT fence FROM cron_leader_term
 WHERE election = :election AND fence = :fence AND ended_at = :now AND reason = :reason
 
 -- name: planned_to
-SELECT max(planned_to) AS planned_to FROM cron_leader_term WHERE election = :election
+SELECT max(t.planned_to) AS planned_to, max(f.went_back_at) AS went_back_at,
+    max(f.went_back) AS went_back
+FROM cron_leader_fence AS f LEFT JOIN cron_leader_term AS t ON t.election = f.election
+WHERE f.election = :election
 
 -- ------------------------------------------------------------------ operators' orders
 
@@ -145,6 +162,13 @@ WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'r
 UPDATE cron_leader_slot SET fence = :fence, node = :node
 WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
     AND state <> 'running'
+
+-- name: sweep_went_back
+-- Instead of the two above, where the ledger went back and the answer is to skip: what is
+-- unfinished in it may have been run, or finished, in the part that it lost.
+UPDATE cron_leader_slot SET state = CASE WHEN attempt = 0 THEN 'missed' ELSE 'abandoned' END,
+    reason = 'rollback', finished_at = :now
+WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
 
 -- name: waiting_slots
 SELECT job, scheduled_for, command_id, attempt, origin, next_at FROM cron_leader_slot

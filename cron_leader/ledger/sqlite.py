@@ -32,6 +32,7 @@ from cron_leader.ledger.guarded import (
     mark_of,
     past_of,
     raise_params,
+    raise_queries,
     refusal_of,
     refusal_of_raise,
 )
@@ -138,12 +139,12 @@ class SqliteLedger(GuardedLedger):
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
     ) -> int | Refused:
-        raise_ = Step("raise_fence", raise_params(candidate, now))
+        params = raise_params(candidate, now)
 
         def work(connection: sqlite3.Connection) -> int | Refused:
             with transaction(connection):
-                execute(connection, raise_)
-                rows = execute(connection, Step("read_fence", raise_.params))
+                for query in raise_queries(candidate):
+                    rows = execute(connection, Step(query, params))
             return judge_raise(candidate, rows)
 
         loop = asyncio.get_running_loop()

@@ -112,6 +112,9 @@ def _open_term(term: Term, settlement: Settlement) -> Iterable[Step]:
 def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
     again = tuple((job,) for job in sorted(settlement.at_least_once))
     yield Step("sweep_attempts", of_term)
+    if settlement.skip:
+        yield Step("sweep_went_back", of_term)
+        return
     yield from _batch("sweep_running_to_due", {**of_term, "takeovers": TAKEOVERS}, again)
     yield Step("sweep_running", of_term)
     yield Step("sweep_waiting", of_term)

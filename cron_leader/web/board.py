@@ -28,7 +28,7 @@ LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.TIMED_OUT, State.CANCELLED, State.ABANDONED)
 WRITES = ("raise", "settle", "claim", "finish", "put_back", "heartbeat", "command", "close_term")
 SKIPPED = (Reason.OVERLAP, Reason.BLACKOUT, Reason.PAUSED, Reason.LIMIT, Reason.NO_HANDLER)
-MISSED = (Reason.NO_LEADER, Reason.COALESCED, Reason.LATE, Reason.LIMIT)
+MISSED = (Reason.NO_LEADER, Reason.COALESCED, Reason.LATE, Reason.LIMIT, Reason.ROLLBACK)
 
 Counts = Mapping[tuple[str, ...], float]
 

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cron_leader.ledger.migrate import migration_sql
+from cron_leader.ledger.migrate import migration_sql, newest
+from cron_leader.ledger.sql import Dialect
 from tests import pg_kit
 from tests.ledger.kit import Lab
 
 MAJORS = (15, 18)
-EMPTY = """
+EMPTY = f"""
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT tablename FROM pg_tables WHERE tablename LIKE 'cron\\_leader\\_%' LOOP
         IF name <> 'cron_leader_meta' THEN EXECUTE 'DELETE FROM ' || name; END IF;
     END LOOP;
 END $$;
-UPDATE cron_leader_meta SET fleet = '', shards = 0, schema_version = 1
+UPDATE cron_leader_meta SET fleet = '', shards = 0, schema_version = {newest(Dialect.POSTGRES)}
 """
 SERVERS = tuple(f"postgres{major}" for major in MAJORS)
 

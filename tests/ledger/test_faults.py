@@ -21,8 +21,9 @@ import pytest
 from cron_leader.core.model import Claim, Entry, State, Taken
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import Ledger, open_ledger, postgres, writes
-from cron_leader.ledger.migrate import migration_sql
+from cron_leader.ledger.migrate import migration_sql, newest
 from cron_leader.ledger.pg_errors import translate
+from cron_leader.ledger.sql import Dialect
 from cron_leader.ledger.sqlite import Patience, SqliteLedger
 from cron_leader.ledger.views import open_reader
 from tests.ledger.kit import Lab, batch, settlement, slot, soon
@@ -346,4 +347,4 @@ def test_the_migration_is_a_script_for_people_too(bare_url: str) -> None:
         with psycopg.connect(bare_url, autocommit=True) as server:
             server.execute(script.encode())
     with open_reader(bare_url) as reader:
-        assert reader.identity().schema_version == 1
+        assert reader.identity().schema_version == newest(Dialect.SQLITE)
