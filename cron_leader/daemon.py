@@ -50,6 +50,8 @@ RETRY_S = (0.5, 5.0)
 NS = 1_000_000_000
 ALIVE_NS = NS
 """The loop comes round at least this often, and its supervisor is told no more often than that."""
+RECORD_S = 0.5
+"""What leaving waits for etcd to take what it is to remember of our raise."""
 IN_LINE = frozenset({Phase.JOINING, Phase.RAISING, Phase.SETTLING, Phase.LEADING})
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -79,6 +81,7 @@ class Daemon:
         self._handlers = handlers
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._recording: asyncio.Task[None] | None = None
         self._candidacy: tuple[str, Candidacy] | None = None
         self._lease = 0
         self.cause: Exception | None = None
@@ -301,7 +304,7 @@ class Daemon:
             case m.Verify(nonce):
                 self.spawn(self._verify(nonce))
             case m.Record(nonce, fence):
-                self.spawn(self._record(nonce, fence))
+                self._recording = self.spawn(self._record(nonce, fence))
             case m.Leave(nonce):
                 self.spawn(self._leave(nonce))
             case m.AskSupervisor():
@@ -313,11 +316,12 @@ class Daemon:
             case _:
                 self.spawn(self._scribe.perform(effect))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside the loop; if it raises, the daemon ends."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -387,6 +391,8 @@ class Daemon:
         if candidacy is None:
             self.post(m.Left(nonce))
             return
+        if self._recording is not None:  # for the successor, who comes when the key goes
+            await asyncio.wait({self._recording}, timeout=RECORD_S)
         await candidacy.leave()
         self._tell_released(candidacy)
 

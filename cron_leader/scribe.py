@@ -147,7 +147,7 @@ class Scribe:
         async def send() -> Applied | Refused:
             nonlocal sent
             sent = (self._clock.wall(), self._clock.boot_ns())
-            return await self._ledger.heartbeat(term, effect.planned_to, now)
+            return await self._ledger.heartbeat(term, effect.planned_to, now, known=effect.known)
 
         answer = await self._insist(ended, send)
         if answer is not None:

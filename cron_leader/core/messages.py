@@ -414,8 +414,12 @@ class Take:
 
 @value
 class Heartbeat:
+    """known: the highest planned_to of the term that the ledger has acknowledged: it must not show
+    less."""
+
     term: Term
     planned_to: datetime
+    known: datetime
 
 
 @value

@@ -70,8 +70,13 @@ class Ledger(Protocol):
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused: ...
 
-    async def heartbeat(self, term: Term, planned_to: datetime, now: datetime) -> Applied | Refused:
-        """The term lives; the answer brings the orders to its election that nobody answered."""
+    async def heartbeat(
+        self, term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+    ) -> Applied | Refused:
+        """The term lives; the answer brings the orders to its election that nobody answered.
+
+        Unchanged: the term's row is gone, or shows less than `known`; the ledger went back.
+        """
 
     async def answer_order(
         self, term: Term, command_id: str, result: CommandResult, now: datetime

@@ -44,8 +44,10 @@ class GuardedLedger(ABC):
     async def take(self, term: Term, batch: Batch) -> Taken | Refused:
         return await self.write(writes.take(term, batch))
 
-    async def heartbeat(self, term: Term, planned_to: datetime, now: datetime) -> Applied | Refused:
-        return await self.write(writes.heartbeat(term, planned_to, now))
+    async def heartbeat(
+        self, term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+    ) -> Applied | Refused:
+        return await self.write(writes.heartbeat(term, planned_to, now, known=known))
 
     async def answer_order(
         self, term: Term, command_id: str, result: CommandResult, now: datetime

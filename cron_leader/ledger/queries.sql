@@ -65,14 +65,16 @@ WHERE election = :election AND fence < :fence AND ended_at IS NULL
 -- name: heartbeat
 UPDATE cron_leader_term SET heartbeat_at = :now,
     planned_to = CASE WHEN planned_to < :planned_to THEN :planned_to ELSE planned_to END
-WHERE election = :election AND fence = :fence AND nonce = :nonce
+WHERE election = :election AND fence = :fence AND nonce = :nonce AND planned_to >= :known
 
 -- name: term_and_orders
--- What operators ask of the leader comes with its heartbeat, in the same round trip.
+-- What operators ask of the leader comes with its heartbeat, in the same round trip. No row: the
+-- heartbeat found less than was known, and left it.
 SELECT t.fence, c.id, c.args FROM cron_leader_term AS t
 LEFT JOIN cron_leader_command AS c
     ON c.target = t.election AND c.kind = :kind AND c.done_by_fence IS NULL
 WHERE t.election = :election AND t.fence = :fence AND t.nonce = :nonce
+    AND t.planned_to >= :planned_to
 ORDER BY c.at, c.id
 LIMIT 100
 

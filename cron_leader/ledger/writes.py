@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -51,6 +51,8 @@ LONGEST_AWAY_S = 30 * 86_400.0
 
 TAKEOVERS = 2
 """How many times one at-least-once slot is taken over before it is left `abandoned`."""
+
+_ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +232,16 @@ def _run_write(
     return Write(what, term, at, steps, _applied, outcome=outcome)
 
 
-def heartbeat(term: Term, planned_to: datetime, now: datetime) -> Write[Applied]:
-    """The term lives, and has planned up to here; the answer brings the orders that wait."""
+def heartbeat(
+    term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+) -> Write[Applied]:
+    """The term lives, and has planned up to here; the answer brings the orders that wait.
+
+    known: what the term's row must show at least; planned_to is not below it.
+    """
     params = _of_term(term, now=now) | {
         "planned_to": planned_to,
+        "known": known or _ANY_TIME,
         "kind": CommandKind.STEP_DOWN.value,
     }
     names = ("heartbeat", "term_and_orders")
@@ -241,7 +249,8 @@ def heartbeat(term: Term, planned_to: datetime, now: datetime) -> Write[Applied]
 
 
 def _beaten(rows: Rows, ledger_now: datetime | None) -> Applied:
-    """One row per order, and one without an order if there is none; no row: no such term."""
+    """One row per order, and one without an order if there is none; no row: the term's row is gone,
+    or has not come up to our planned_to: what it showed was less than we knew."""
     orders = tuple(_order(row["id"], row["args"]) for row in rows if row["id"] is not None)
     return Applied(changed=bool(rows), ledger_now=ledger_now, orders=orders)
 

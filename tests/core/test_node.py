@@ -375,6 +375,33 @@ def test_a_refused_heartbeat_ends_the_term() -> None:
     assert d.told("term.ended") == {"reason": EndReason.REFUSED, "fence": 7, "error": None}
 
 
+def test_a_heartbeat_says_what_the_ledger_acknowledged_by_claims_and_heartbeats() -> None:
+    d = Driver([job(every_s=3)]).lead()
+    settled = d.wall
+    d.after(1)
+    beat = d.asked(m.Heartbeat)
+    assert (beat.known, beat.planned_to) == (settled, d.wall)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
+    d.after(2)
+    assert d.asked(m.Heartbeat).known == beat.planned_to  # the claim is under way
+    take = d.asked(m.Take)
+    d.grant(take)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
+    d.after(1)
+    assert d.asked(m.Heartbeat).known == take.batch.planned_to
+
+
+def test_a_ledger_that_lost_what_it_acknowledged_ends_the_term_and_etcd_remembers_more() -> None:
+    d = Driver([job(every_s=60)]).lead()
+    known = d.wall
+    d.after(1)
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(changed=False), d.wall))
+    assert d.told("ledger.went_back") == {"fence": 7, "planned_to": known}
+    assert d.told("term.ended")["reason"] == EndReason.HISTORY
+    assert d.asked(m.Record) == m.Record(d.nonce, 8)
+    assert not d.all(m.CloseTerm)
+
+
 def test_skew_against_the_ledger_shuts_the_gate_until_it_is_gone() -> None:
     d = Driver().lead()
     ahead = Applied(ledger_now=d.wall + timedelta(seconds=6))

@@ -36,7 +36,7 @@ OF_A_TERM = (
     m.Raise(Candidate("fleet/0", "nonce", "a", 1, 7, 99)),
     m.ReadPast(TERM),
     m.Take(TERM, Batch((), (), T0, T0)),
-    m.Heartbeat(TERM, T0),
+    m.Heartbeat(TERM, T0, T0),
     m.AnswerOrder(TERM, "order-1", CommandResult.STEPPING_DOWN),
     m.WriteFinish(TERM, FINISH, once=False),
 )
@@ -119,7 +119,7 @@ async def test_orders_read_with_a_heartbeat_follow_its_answer_as_events() -> Non
     desk = Desk()
     desk.ledger.error = None
     desk.ledger.answer = Applied(orders=(Order("order-1", 7, 60), Order("order-2", None)))
-    await desk.scribe.perform(m.Heartbeat(TERM, T0))
+    await desk.scribe.perform(m.Heartbeat(TERM, T0, T0))
     beat, *orders = desk.reports.events
     assert isinstance(beat, m.HeartbeatAnswered)
     assert orders == [
@@ -157,11 +157,11 @@ async def test_an_outage_lasts_while_one_request_still_fails_though_others_are_a
     await desk.ledger.news.wait()
     await asyncio.sleep(0)
 
-    async def answered(*_: object) -> Applied:
+    async def answered(*_: object, **__: object) -> Applied:
         return Applied()
 
     desk.ledger.heartbeat = answered  # type: ignore[method-assign, assignment]
-    await desk.scribe.perform(m.Heartbeat(TERM, T0))
+    await desk.scribe.perform(m.Heartbeat(TERM, T0, T0))
     assert desk.emit.names() == ["ledger.unreachable"]
     assert not desk.reports.of(m.LedgerReached)
     desk.ledger.error = None
