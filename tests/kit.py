@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,13 +36,14 @@ command = ["true"]
 
 @dataclass
 class Town:
-    """A fleet, the file it runs on, its etcd and its ledger."""
+    """A fleet, the file it runs on, its etcd and its ledger. access: as in EtcdConfig."""
 
     fleet: Fleet
     name: str
     config: Path
-    endpoint: str
+    endpoints: tuple[str, ...]
     ledger: str
+    access: Mapping[str, str] = field(default_factory=dict)
 
     # ---------------------------------------------------------------- the nodes
 
@@ -79,7 +81,8 @@ class Town:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Etcd]:
-        etcd = Etcd(EtcdConfig(endpoints=(self.endpoint,)), clock=SystemClock(), emit=Emitted())
+        config = EtcdConfig(self.endpoints, **self.access)
+        etcd = Etcd(config, clock=SystemClock(), emit=Emitted())
         try:
             yield etcd
         finally:
@@ -121,23 +124,29 @@ class Town:
 @contextlib.asynccontextmanager
 async def town(
     folder: Path,
-    endpoint: str,
-    *,
+    *endpoints: str,
+    access: Mapping[str, str] | None = None,
     jobs: str = BEAT,
     ttl: str = "2s",
     ledger: str = "sqlite:///ledger.db",
     more: str = "",
 ) -> AsyncIterator[Town]:
-    """A fresh fleet on `endpoint`; nothing is started yet, everything has ended afterwards."""
+    """A fresh fleet on an etcd; nothing is started yet, everything has ended afterwards.
+
+    access: what [etcd] has beside endpoints.
+    """
+    access = access or {}
     name = f"town{next(_numbers)}"
+    etcd = "".join(f'{key} = "{value}"\n' for key, value in access.items())
     config = folder / f"{name}.toml"
     config.write_text(
         f'[fleet]\nname = "{name}"\n[lease]\nttl = "{ttl}"\n'
-        f'[etcd]\nendpoints = ["{endpoint}"]\n[ledger]\nurl = "{ledger}"\n{more}\n{jobs}'
+        f"[etcd]\nendpoints = {json.dumps(endpoints)}\n{etcd}"
+        f'[ledger]\nurl = "{ledger}"\n{more}\n{jobs}'
     )
     url = ledger.replace("sqlite:///", f"sqlite:///{folder}/")
     async with Fleet(config) as fleet:
-        yield Town(fleet, name, config, endpoint, url)
+        yield Town(fleet, name, config, endpoints, url, access)
 
 
 def now() -> datetime:

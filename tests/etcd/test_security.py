@@ -28,11 +28,9 @@ from cron_leader.etcd.stubs import rpc
 from cron_leader.etcd.survey import survey
 from cron_leader.etcd.token import SIMPLE_TTL_S, lifetime_ns
 from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
-from tests.docs.blocks import ROOT, blocks
 from tests.etcd_kit import (
     CLOCK,
     PREFIX,
-    QUICK,
     Authority,
     Emitted,
     Fleet,
@@ -44,9 +42,8 @@ from tests.etcd_kit import (
     read,
     write,
 )
+from tests.guarded_kit import SECRET, as_root, change_password, grant_as_documented, guarded_etcd
 
-ROLE = USER = "cron-leader"
-SECRET = "s3cret"
 TOKEN_TTL_S = 2
 
 
@@ -54,7 +51,7 @@ TOKEN_TTL_S = 2
 def guarded(
     authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedEtcd]:
-    """Authentication on; tokens are JWTs of two seconds; root/secret may all."""
+    """Authentication on; tokens are JWTs of two seconds."""
     key = authority.ca.replace(".pem", ".key")
     folder = tmp_path_factory.mktemp("guarded")
     public = subprocess.run(
@@ -62,41 +59,13 @@ def guarded(
     )
     (folder / "public").write_bytes(public.stdout)
     jwt = f"jwt,pub-key={folder}/public,priv-key={key},sign-method=ES256,ttl={TOKEN_TTL_S}s"
-    options = EtcdOptions(QUICK.heartbeat_ms, QUICK.election_ms, [f"--auth-token={jwt}"])
-    with EmbeddedEtcd(folder / "data", options=options) as etcd:
-        for line in (
-            f"user add root:{SECRET}",
-            "role add root",
-            "user grant-role root root",
-            "auth enable",
-        ):
-            etcdctl(etcd, *line.split())
+    with guarded_etcd(folder, f"--auth-token={jwt}") as etcd:
         yield etcd
-
-
-def documented() -> list[list[str]]:
-    """The commands of the operations page."""
-    (block,) = (
-        b for b in blocks(ROOT / "docs" / "operations.md") if b.text.startswith("etcdctl role add")
-    )
-    return [line.partition(" < ")[0].split()[1:] for line in block.text.splitlines()]
-
-
-def grant_as_documented(etcd: EmbeddedEtcd, fleet: Fleet, kind: str = "readwrite") -> None:
-    """Role and user have the fleet's name, the rights are `kind` on its keys."""
-    for words in documented():
-        changed = [
-            word.replace("/cron-leader/default/", f"{PREFIX}/{fleet.name}/")
-            .replace(ROLE, fleet.name)
-            .replace("readwrite", kind)
-            for word in words
-        ]
-        etcdctl(etcd, *changed, user=f"root:{SECRET}", said=f"{SECRET}\n")
 
 
 @contextlib.asynccontextmanager
 async def guarded_fleet(etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
-    """A fleet whose user is called as it is."""
+    """A fleet whose user, not there yet, is called as it is."""
     fleet = Fleet(etcd.endpoint)
     fleet._access.update(user=fleet.name, password=SECRET)
     try:
@@ -105,12 +74,16 @@ async def guarded_fleet(etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
         await fleet.close()
 
 
+def keys_of(fleet: Fleet) -> str:
+    return f"{PREFIX}/{fleet.name}/"
+
+
 # ------------------------------------------------------------------ rights
 
 
 async def test_the_documented_rights_are_enough(guarded: EmbeddedEtcd) -> None:
     async with guarded_fleet(guarded) as fleet:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         a = fleet.join("a")
         await a.until(WatchOpened)
         b = fleet.join("b")
@@ -140,15 +113,8 @@ async def test_a_right_that_is_missing_is_named(
     guarded: EmbeddedEtcd, kind: str, under: str, lacks: str
 ) -> None:
     async with guarded_fleet(guarded) as fleet:
-        keys = f"{PREFIX}/{fleet.name}/"
-        for words in documented():
-            changed = [
-                w.replace("/cron-leader/default/", keys + under)
-                .replace(ROLE, fleet.name)
-                .replace("readwrite", kind)
-                for w in words
-            ]
-            etcdctl(guarded, *changed, user=f"root:{SECRET}", said=f"{SECRET}\n")
+        keys = keys_of(fleet)
+        grant_as_documented(guarded, keys + under, user=fleet.name, kind=kind)
         failed = await fleet.join("a").until(JoinFailed)
         assert (failed.reason, failed.permanent) == ("refused", True)
         assert f"permission denied to user {fleet.name}" in failed.text
@@ -157,7 +123,7 @@ async def test_a_right_that_is_missing_is_named(
 
 async def test_asking_for_what_is_missing_changes_nothing(guarded: EmbeddedEtcd) -> None:
     async with guarded_fleet(guarded) as fleet:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         async with client(guarded.endpoint, user="root", password=SECRET) as root:
             hand = Hand(root)
             await hand.put(f"{PREFIX}/{fleet.name}/k".encode(), b"kept")
@@ -175,10 +141,10 @@ async def test_asking_for_what_is_missing_changes_nothing(guarded: EmbeddedEtcd)
 
 async def test_a_leader_whose_right_is_taken_gives_the_post_up(guarded: EmbeddedEtcd) -> None:
     async with guarded_fleet(guarded) as fleet, Proxy(guarded.endpoint) as proxy:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         a = fleet.join("a", proxy.endpoint)
         await a.until(WatchOpened)
-        etcdctl(guarded, "user", "revoke-role", fleet.name, fleet.name, user=f"root:{SECRET}")
+        as_root(guarded, "user", "revoke-role", fleet.name, fleet.name)
         proxy.cut()
         failed = await a.until(JoinFailed)
         assert "it may not read" in failed.text
@@ -186,7 +152,7 @@ async def test_a_leader_whose_right_is_taken_gives_the_post_up(guarded: Embedded
 
 async def test_a_denied_watch_ends_though_it_was_created(guarded: EmbeddedEtcd) -> None:
     async with guarded_fleet(guarded) as fleet:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         etcd = fleet.client()
         patience = Patience.of(3 * NS, 2.0)
         with pytest.raises(WatchEnded) as ended:
@@ -222,7 +188,7 @@ async def test_tokens_are_renewed_before_they_end_for_requests_and_for_streams(
     guarded: EmbeddedEtcd,
 ) -> None:
     async with guarded_fleet(guarded) as fleet:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         a = fleet.join("a", kind=Tokens)
         etcd = a.etcd
         assert isinstance(etcd, Tokens)
@@ -238,7 +204,7 @@ async def test_tokens_are_renewed_before_they_end_for_requests_and_for_streams(
 
 async def test_with_its_token_ended_a_watch_is_opened_again(guarded: EmbeddedEtcd) -> None:
     async with guarded_fleet(guarded) as fleet, Proxy(guarded.endpoint) as proxy:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         a = fleet.join("a", proxy.endpoint)
         await a.until(WatchOpened)
         a.etcd._token, a.etcd._token_due_ns = "ended", 1 << 62
@@ -261,7 +227,7 @@ async def test_a_password_replaced_in_its_file_is_the_one_of_the_next_login(
     guarded: EmbeddedEtcd, tmp_path: Path
 ) -> None:
     async with guarded_fleet(guarded) as fleet:
-        grant_as_documented(guarded, fleet)
+        grant_as_documented(guarded, keys_of(fleet), user=fleet.name)
         file = tmp_path / "password"
         file.write_text("not yet\n")
         fleet._access.update(password_file=str(file))
@@ -271,13 +237,8 @@ async def test_a_password_replaced_in_its_file_is_the_one_of_the_next_login(
         file.write_text(f"{SECRET}\n")
         await survey(etcd, PREFIX, fleet.name, 0)
         file.write_text("newer\n")
-        change_password(guarded, fleet.name, "newer")  # etcd forgets the user's tokens
+        change_password(guarded, fleet.name, "newer")
         await survey(etcd, PREFIX, fleet.name, 0)
-
-
-def change_password(etcd: EmbeddedEtcd, user: str, password: str) -> None:
-    words = ("user", "passwd", user, "--interactive=false")
-    etcdctl(etcd, *words, user=f"root:{SECRET}", said=f"{password}\n")
 
 
 async def test_authentication_turned_on_later_is_noticed(own_etcd: EmbeddedEtcd) -> None:
