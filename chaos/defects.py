@@ -269,27 +269,13 @@ def renewed_though_stuck() -> None:
 
 def no_last_check() -> None:
     """a candidate that has waited leads without a look at its own key, as etcd's own recipe does"""
-    from cron_leader.etcd import requests
-    from cron_leader.etcd.line import Line, Won
+    from cron_leader.etcd.line import Line
 
-    async def keys(line: Line) -> Any:
-        request = requests.get_prefix(line._seat.line, keys_only=True)
-        return await line._call("KV/Range", request)
-
-    def ahead(line: Line, reply: Any, revision: int) -> bytes | None:
-        before = [kv for kv in reply.kvs if kv.lease and kv.create_revision < revision]
+    def ahead(line: Line, kvs: Any, revision: int) -> bytes | None:
+        before = [kv for kv in kvs if kv.lease and kv.create_revision < revision]
         return max(before, key=lambda kv: kv.create_revision).key if before else None
 
-    async def nobody_asked(line: Line, revision: int) -> int:
-        return 0
-
-    async def unchecked(line: Line, revision: int) -> Won:
-        header = (await keys(line)).header
-        return Won(revision, header.revision, header.cluster_id)
-
     Line._ahead = ahead
-    Line.store_ledger = nobody_asked
-    Line.last_check = unchecked
 
 
 def no_hasleader() -> None:

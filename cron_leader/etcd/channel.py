@@ -17,7 +17,7 @@ import grpc.aio
 
 from cron_leader.clock import Clock
 from cron_leader.errors import ConfigError, EtcdRefused, EtcdUnavailable
-from cron_leader.etcd import rights, spare
+from cron_leader.etcd import requests, rights, spare
 from cron_leader.etcd.codes import (
     GRANT,
     AuthDisabled,
@@ -86,7 +86,7 @@ class Etcd:
             except (NotSent, Misconfigured) as failure:
                 failures.append(failure)
             except EtcdUnavailable as failure:
-                if method not in _READS:
+                if not _only_reads(method, request):
                     raise
                 failures.append(failure)
         raise _summary(failures)
@@ -292,6 +292,10 @@ class Etcd:
         if self._unreachable:
             self._unreachable = False
             self._emit("etcd.back")
+
+
+def _only_reads(method: str, request: Any) -> bool:
+    return method in _READS or (method == "KV/Txn" and requests.only_reads(request))
 
 
 def _summary(failures: Sequence[EtcdUnavailable | EtcdRefused]) -> EtcdUnavailable | EtcdRefused:

@@ -184,11 +184,7 @@ class Candidacy:
 
     async def _campaign_and_lead(self) -> None:
         revision = self._revision = await self._line.get_in(self._clock.wall())
-        won = None
-        while won is None:
-            await self._line.wait_turn(revision)
-            least = await self._line.store_ledger(revision)
-            won = await self._line.last_check(revision)
+        won = await self._line.win(revision)
         self._tenure = Tenure(
             self._etcd,
             self._seat,
@@ -198,7 +194,7 @@ class Candidacy:
             emit=self._emit,
         )
         seat = self._seat
-        self._report(Elected(seat.nonce, won.revision, won.cluster, least, seat.rollback))
+        self._report(Elected(seat.nonce, won.revision, won.cluster, won.least, seat.rollback))
         await self._tenure.watch()
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:

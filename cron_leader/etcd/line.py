@@ -45,11 +45,21 @@ class OutOfLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The last check. revision: of the own key; read_at: the store's when it was read."""
+    """The last check found nobody ahead. revision: of the own key; read_at: the store's when it was
+    read; least: the fence etcd remembers, the last one raised, for nobody is ahead any more."""
 
     revision: int
     read_at: int
     cluster: int
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The last check found somebody. key: the one just ahead; read_at: as in Won."""
+
+    key: bytes
+    read_at: int
 
 
 class Line:
@@ -99,35 +109,44 @@ class Line:
             )
         return int(found.create_revision)
 
-    async def wait_turn(self, revision: int) -> None:
-        """Until nobody is ahead of the key we put at `revision`."""
+    async def win(self, revision: int) -> Won:
+        """Wait until nobody is ahead of the key we put at `revision`."""
         while True:
-            reply = await self._read_line()
-            ahead = self._ahead(reply, revision)
-            if ahead is None:
-                return
-            await self._watch(ahead, reply.header.revision + 1)
+            found = await self.last_check(revision)
+            if isinstance(found, Won):
+                return found
+            await self._watch(found.key, found.read_at + 1)
 
-    async def store_ledger(self, revision: int) -> int:
-        """The first leader of a fleet names its ledger; every other compares. The fence that etcd
-        remembers: with nobody ahead any more, it is the last."""
+    async def last_check(self, revision: int) -> Won | Behind:
+        """The look at the line that a term begins with, unless somebody is ahead.
+
+        One linearizable read for all that must be known, since every round trip counts in a
+        handover: who is in line, the fleet's ledger, the last raise.
+        """
+        while True:
+            reply = await self._look()
+            line, ledger, record = (part.response_range.kvs for part in reply.responses)
+            ahead = self._ahead(line, revision)
+            if ahead is not None:
+                return Behind(ahead, reply.header.revision)
+            if ledger:
+                break
+            await self._name_ledger(revision)
+        self._compare_ledger(ledger)
+        least = history.remembered(record, self._seat)
+        return Won(revision, reply.header.revision, reply.header.cluster_id, least)
+
+    async def _name_ledger(self, revision: int) -> None:
+        """The first leader of a fleet names its ledger; whatever is there is for the next look."""
         seat = self._seat
-        record = requests.read(seat.raised_key)
         request = requests.when(
             [
                 requests.created_at(seat.ledger_key, 0),
                 requests.created_at(seat.place_key, revision),
             ],
-            [requests.put(seat.ledger_key, seat.ledger_id.encode()), record],
-            [requests.read(seat.ledger_key), record],
+            [requests.put(seat.ledger_key, seat.ledger_id.encode())],
         )
-        reply = await self._insist(request)
-        if not reply.succeeded:
-            kvs = reply.responses[0].response_range.kvs
-            if not kvs:
-                raise self._own_key_gone()
-            self._compare_ledger(kvs)
-        return history.remembered(reply.responses[1].response_range.kvs, seat)
+        await self._insist(request)
 
     async def record_raise(self, revision: int, fence: int, timeline: str | None) -> None:
         """Let etcd remember what we raised, while the key we put at `revision` is there; raises as
@@ -139,30 +158,29 @@ class Line:
         )
         await self._call("KV/Txn", request)
 
-    async def last_check(self, revision: int) -> Won | None:
-        """The read a term begins with; None if somebody is ahead after all."""
-        reply = await self._read_line()
-        if self._ahead(reply, revision) is not None:
-            return None
-        return Won(revision, reply.header.revision, reply.header.cluster_id)
-
     # -------------------------------------------------------------- reading the line
 
-    async def _read_line(self) -> Any:
-        """All keys of the election; asked until etcd answers; the lease says how long."""
-        request = requests.get_prefix(self._seat.line, keys_only=True)
+    async def _look(self) -> Any:
+        """All keys of the election, the fleet's ledger, the last raise, as they stand at one
+        revision; asked until etcd answers; the lease says how long."""
+        seat = self._seat
+        request = requests.reads(
+            requests.get_prefix(seat.line, keys_only=True),
+            requests.get(seat.ledger_key),
+            requests.get(seat.raised_key),
+        )
         while True:
             try:
-                reply = await self._call("KV/Range", request)
+                reply = await self._call("KV/Txn", request)
             except (EtcdUnavailable, StaleToken):
                 await asyncio.sleep(PAUSE_S)
                 continue
-            await self._clean(reply)
+            await self._clean(reply.responses[0].response_range.kvs)
             return reply
 
-    def _ahead(self, reply: Any, revision: int) -> bytes | None:
+    def _ahead(self, kvs: Any, revision: int) -> bytes | None:
         """The key just ahead of ours; raises OutOfLine if ours is not as we put it."""
-        line = sorted((kv for kv in reply.kvs if kv.lease), key=lambda kv: kv.create_revision)
+        line = sorted((kv for kv in kvs if kv.lease), key=lambda kv: kv.create_revision)
         own = next((kv for kv in line if kv.key == self._seat.place_key), None)
         if own is None or own.create_revision != revision:
             raise self._own_key_gone()
@@ -171,9 +189,9 @@ class Line:
         before = [kv.key for kv in line if kv.create_revision < revision]
         return before[-1] if before else None
 
-    async def _clean(self, reply: Any) -> None:
+    async def _clean(self, kvs: Any) -> None:
         """Delete keys without a lease: nobody stands behind them, and they would stay for ever."""
-        for kv in reply.kvs:
+        for kv in kvs:
             if not kv.lease:
                 request = requests.when(
                     [requests.modified_at(kv.key, kv.mod_revision)], [requests.delete(kv.key)]

@@ -22,6 +22,17 @@ def when(compare: Sequence[Any], then: Sequence[Any], otherwise: Sequence[Any] =
     return rpc.TxnRequest(compare=compare, success=then, failure=otherwise)
 
 
+def reads(*ranges: Any) -> Any:
+    """Several reads as one, linearizable: all of them see the same revision."""
+    return rpc.TxnRequest(success=[rpc.RequestOp(request_range=each) for each in ranges])
+
+
+def only_reads(txn: Any) -> bool:
+    """Whether it changes nothing, whatever it compares."""
+    ops = (*txn.success, *txn.failure)
+    return all(op.WhichOneof("request") == "request_range" for op in ops)
+
+
 def created_at(key: bytes, revision: int) -> Any:
     """revision 0: the key does not exist."""
     return rpc.Compare(

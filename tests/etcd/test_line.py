@@ -54,12 +54,25 @@ async def test_a_departure_wakes_only_the_next_in_line(fleet: Fleet, hand: Hand)
     assert isinstance(c.etcd, CountingEtcd)
     await hand.until_there(place_of(c))
     async with asyncio.timeout(5):
-        await c.etcd.until_asked("KV/Txn", "KV/Range")  # into the line, and one look at it
+        await c.etcd.until_asked("KV/Txn", "KV/Txn")  # into the line, and one look at it
     looked = len(c.etcd.asked)
     await a.leave()
     await b.until(WatchOpened)
     await hand.get(place_of(c))
     assert len(c.etcd.asked) == looked
+
+
+async def test_one_read_lies_between_a_departure_and_the_election(fleet: Fleet, hand: Hand) -> None:
+    (a,) = await line_of(fleet, hand, "a")
+    b = fleet.join("b", kind=CountingEtcd)
+    assert isinstance(b.etcd, CountingEtcd)
+    await hand.until_there(place_of(b))
+    async with asyncio.timeout(5):
+        await b.etcd.until_asked("KV/Txn", "KV/Txn")  # into the line, and one look at it
+    before = len(b.etcd.asked)
+    await a.leave()
+    await b.until(Elected)
+    assert b.etcd.asked[before:] == ["KV/Txn"]
 
 
 async def test_the_lease_is_trusted_before_the_candidate_is_elected(
