@@ -405,7 +405,6 @@ class Node:
         self.gate = replace(self.gate, raised=True)
         self.phase = Phase.SETTLING
         self._emit("term.raised", fence=answer, lease=_hex(c.lease))
-        self._do(m.Record(c.nonce, answer))
         self._do(m.ReadPast(self.term))
 
     def _raise_refused(self, answer: Refused) -> None:
@@ -446,6 +445,7 @@ class Node:
         self._dispatch.begin(self.term, self._jobs, self._settlement, answer)
         self._known = self._settlement.planned_to
         self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
+        self._do(m.Record(self.term.nonce, self.term.fence))  # not before: nothing may delay us
 
     # ------------------------------------------------------------------ leading
 

@@ -30,15 +30,32 @@ from cron_leader.ledger.writes import Rows, Write
 
 T = TypeVar("T")
 
+PAST_QUERIES = ("planned_to", "read_jobs")
+"""What a new leader reads, for past_of."""
+
 
 class GuardedLedger(ABC):
     """The writes of a term, each one `Write`; the back end has to send it."""
+
+    _foreread: tuple[str, Past] | None = None
+    """The past as it was read behind the raise of this nonce, in the same round trip. No older term
+    writes any more, so it stands until the term itself writes."""
+
+    @abstractmethod
+    async def look_back(self, election: str) -> Past:
+        """Read the past."""
+
+    async def read_past(self, term: Term) -> Past:
+        if self._foreread is not None and self._foreread[0] == term.nonce:
+            return self._foreread[1]
+        return await self.look_back(term.election)
 
     @abstractmethod
     async def write(self, write: Write[T]) -> T | Refused:
         """Send one guarded transaction; a refusal is recorded, best effort."""
 
     async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
+        self._foreread = None
         return await self.write(writes.settle(term, settlement))
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused:

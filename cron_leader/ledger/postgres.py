@@ -24,6 +24,7 @@ from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Ter
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
+    PAST_QUERIES,
     GuardedLedger,
     guard_params,
     judge_raise,
@@ -177,22 +178,24 @@ class PostgresLedger(GuardedLedger):
 
     async def _raise(self, candidate: Candidate, now: datetime) -> int | Refused:
         params = raise_params(candidate, now)
+        past = {"election": candidate.election}
         name = fencing.application_name(candidate.election, candidate.revision)
         statements = (
             *_begin(name, RAISE_S),
             (fencing.POSTGRES_EXCLUSIVE, (candidate.election,)),
             *(_named(query, params) for query in raise_queries(candidate)),
             _COMMIT,
+            *(_named(query, past) for query in PAST_QUERIES),
         )
         async with self._sessions.session(RAISE_S) as connection:
-            answers = await _transact(connection, statements)
-        return judge_raise(candidate, answers[-2])
+            *_, fence, _, planned, jobs = await _transact(connection, statements)
+        self._foreread = (candidate.nonce, past_of(planned, jobs))
+        return judge_raise(candidate, fence)
 
-    async def read_past(self, term: Term) -> Past:
-        params = {"election": term.election}
+    async def look_back(self, election: str) -> Past:
+        statements = [_named(query, {"election": election}) for query in PAST_QUERIES]
         async with self._sessions.session(WRITE_S) as connection:
-            planned = await _execute(connection, *_named("planned_to", params))
-            return past_of(planned, await _execute(connection, *_named("read_jobs", params)))
+            return past_of(*await _transact(connection, statements))
 
     # -------------------------------------------------------------- guarded writes
 

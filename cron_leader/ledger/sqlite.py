@@ -145,6 +145,7 @@ class SqliteLedger(GuardedLedger):
             with transaction(connection):
                 for query in raise_queries(candidate):
                     rows = execute(connection, Step(query, params))
+            self._foreread = (candidate.nonce, _past(connection, candidate.election))
             return judge_raise(candidate, rows)
 
         loop = asyncio.get_running_loop()
@@ -157,14 +158,8 @@ class SqliteLedger(GuardedLedger):
             await self._record(refusal_of_raise(candidate, answer, now))
         return answer
 
-    async def read_past(self, term: Term) -> Past:
-        params = {"election": term.election}
-
-        def work(connection: sqlite3.Connection) -> Past:
-            planned = execute(connection, Step("planned_to", params))
-            return past_of(planned, execute(connection, Step("read_jobs", params)))
-
-        return await self._call(work, Patience(WRITE_S))
+    async def look_back(self, election: str) -> Past:
+        return await self._call(lambda c: _past(c, election), Patience(WRITE_S))
 
     # -------------------------------------------------------------- guarded writes
 
@@ -244,6 +239,11 @@ def _send(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
         for step in write.steps:
             rows = execute(connection, step)
     return write.answer(rows, None)
+
+
+def _past(connection: sqlite3.Connection, election: str) -> Past:
+    params = {"election": election}
+    return past_of(*(execute(connection, Step(query, params)) for query in PAST_QUERIES))
 
 
 def execute(connection: sqlite3.Connection, step: Step) -> Rows:

@@ -261,6 +261,9 @@ def test_what_etcd_remembers_goes_into_the_raise_and_what_was_raised_back_to_etc
     d.step(m.Elected(d.nonce, 7, 99, least=5))
     assert d.asked(m.Raise).candidate.least == 5
     d.step(m.Raised(d.nonce, 107))
+    assert not d.all(m.Record)  # it has time until the gate is open
+    d.step(m.PastRead(d.nonce, Past(None, {})))
+    d.step(m.Settled(d.nonce, ()))
     assert d.asked(m.Record) == m.Record(d.nonce, 107)
 
 

@@ -219,6 +219,22 @@ async def test_planned_to_never_falls(lab: Lab) -> None:
     assert (await leader.ledger.read_past(leader.term)).planned_to == at(5)
 
 
+async def test_the_raise_brings_the_past_along_which_stands_until_the_term_settles(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await lab.leader(past=settlement())
+    await old.take(to=at(5))
+    new = await lab.leader()
+    look_back, asked = new.ledger.look_back, []
+    monkeypatch.setattr(new.ledger, "look_back", lambda e: asked.append(e) or look_back(e))
+    for _ in range(2):
+        assert await new.ledger.read_past(new.term) == await look_back(ELECTION)
+        assert not asked
+    await new.settle(settlement())
+    await new.ledger.read_past(new.term)
+    assert asked == [ELECTION]
+
+
 async def test_a_waiting_row_is_claimed_by_the_attempt_seen_and_by_no_other(lab: Lab) -> None:
     leader = await lab.leader(past=settlement(entries=(Entry(slot(), State.DUE),)))
     assert await leader.take(RUN) == Taken({})
