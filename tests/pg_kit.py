@@ -19,12 +19,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 START_S = 30.0
 _PDEATHSIG = 1
 _SMALL = {"max_connections": "60", "shared_buffers": "16MB"}
+_EAGER = {"wal_retrieve_retry_interval": "100ms"}
+"""A stand-by whose primary is gone looks again this often, and can be promoted in between."""
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
@@ -36,6 +39,7 @@ class Postgres:
     port: int
     process: subprocess.Popen[bytes]
     version: int
+    base: Path
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@{self.host}:{self.port}/{database}"
@@ -45,6 +49,17 @@ class Postgres:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
+
+    def ask(self, query: str, database: str = "postgres") -> Any:
+        """The one value of a query, as superuser."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            row = connection.execute(query.encode()).fetchone()
+        return row and row[0]
+
+    def kill(self) -> None:
+        """As a power cut would: nothing more is written or sent. Its children notice and end."""
+        self.process.kill()
+        self.process.wait(START_S)
 
     @contextlib.contextmanager
     def database(self, template: str = "template1") -> Iterator[str]:
@@ -88,9 +103,7 @@ def postgres(
 ) -> Iterator[Postgres]:
     """A fresh cluster, running. durable: as in production; else it forgets on a power cut."""
     ids = _demoted()
-    base = Path(tempfile.mkdtemp(prefix="clpg-"))
-    if ids:
-        os.chown(base, *ids)
+    base = _folder(ids)
     port = port or _free_port(host)
     try:
         with (base / "log").open("wb") as log:
@@ -98,11 +111,43 @@ def postgres(
             process = _start(folder, base, ids, _settings(base, host, port, durable), log.fileno())
             try:
                 _wait_ready(base, process)
-                yield Postgres(host, port, process, major(folder))
+                yield Postgres(host, port, process, major(folder), base)
             finally:
                 _stop(process)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def standby(primary: Postgres, name: str = "standby") -> Iterator[Postgres]:
+    """A streaming stand-by of a running server; asynchronous unless the primary waits for `name`.
+
+    `SELECT pg_promote()` makes it a primary.
+    """
+    folder, ids, host = installed()[primary.version], _demoted(), primary.host
+    base = _folder(ids)
+    port = _free_port(host)
+    try:
+        with (base / "log").open("wb") as log:
+            source = f"host={host} port={primary.port} user=postgres application_name={name}"
+            options = ["-d", source, "-D", base / "data", "-R", "-X", "stream", "-c", "fast"]
+            _run([folder / "pg_basebackup", *options, "--no-sync"], base, ids, log.fileno())
+            settings = _settings(base, host, port, False) | _EAGER
+            process = _start(folder, base, ids, settings, log.fileno())
+            try:
+                _wait_ready(base, process)
+                yield Postgres(host, port, process, primary.version, base)
+            finally:
+                _stop(process)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _folder(ids: tuple[int, int] | None) -> Path:
+    base = Path(tempfile.mkdtemp(prefix="clpg-"))
+    if ids:
+        os.chown(base, *ids)
+    return base
 
 
 def _demoted() -> tuple[int, int] | None:
@@ -134,10 +179,13 @@ def _settings(base: Path, host: str, port: int, durable: bool) -> dict[str, str]
 
 def _initdb(folder: Path, base: Path, ids: tuple[int, int] | None, log: int) -> None:
     command = [folder / "initdb", "-D", base / "data", "-U", "postgres", "-A", "trust"]
-    options = ["-E", "UTF8", "--no-sync", "--no-instructions"]
+    _run([*command, "-E", "UTF8", "--no-sync", "--no-instructions"], base, ids, log)
+
+
+def _run(command: list[Any], base: Path, ids: tuple[int, int] | None, log: int) -> None:
     user, group = ids or (None, None)
     subprocess.run(
-        [*command, *options],
+        command,
         check=True,
         stdout=log,
         stderr=log,

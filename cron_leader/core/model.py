@@ -290,19 +290,14 @@ class JobRecord:
 class Past:
     """What a new leader reads after its raise: the highest planned_to of the election, and jobs.
 
-    went_back_at: when a raise last found that the ledger had lost its end; skip: the answer then.
+    went_back_at: when a raise found that the ledger had lost its end, None: it has not, or that is
+    settled. skip: the answer to it; else it is believed.
     """
 
     planned_to: datetime | None
     jobs: Mapping[str, JobRecord]
     went_back_at: datetime | None = None
     skip: bool = False
-
-    @property
-    def went_back(self) -> bool:
-        """Whether nobody has settled since: the loss is still to be told, and dealt with."""
-        at = self.went_back_at
-        return at is not None and (self.planned_to is None or self.planned_to < at)
 
 
 @value

@@ -428,7 +428,7 @@ class Node:
 
     def _on_past(self, past: Past) -> None:
         if self.phase is Phase.SETTLING and self.term is not None:
-            if past.went_back:
+            if past.went_back_at is not None:
                 answer = Rollback.SKIP if past.skip else Rollback.REFIRE
                 self._emit("ledger.went_back", answer=answer, planned_to=past.planned_to)
             settlement = settle(self._jobs, past, self._now.wall)

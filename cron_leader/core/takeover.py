@@ -30,7 +30,7 @@ from cron_leader.core.plan import backlog
 def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     """The whole settlement at `now`; the same arguments give the same settlement."""
     records = {name: _record(job, past.jobs.get(name), now) for name, job in jobs.items()}
-    lost_to = past.went_back_at if past.went_back and past.skip else None
+    lost_to = past.went_back_at if past.skip else None
     entries: list[Entry] = []
     gaps: list[Gap] = []
     for name, job in jobs.items():

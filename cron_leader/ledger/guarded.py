@@ -191,11 +191,14 @@ def _refusal(candidate: Candidate, row: Mapping[str, Any]) -> str:
 
 def past_of(planned: Rows, jobs: Rows) -> Past:
     """What a new leader reads, from the two queries' rows."""
+    row = planned[0]
+    lost_from = row["went_back_from"]
+    open_loss = lost_from is not None and (row["settled"] is None or row["settled"] < lost_from)
     return Past(
-        to_time_or_none(planned[0]["planned_to"]),
-        {row["job"]: _job_record(row) for row in jobs},
-        went_back_at=to_time_or_none(planned[0]["went_back_at"]),
-        skip=planned[0]["went_back"] == Rollback.SKIP,
+        to_time_or_none(row["planned_to"]),
+        {job["job"]: _job_record(job) for job in jobs},
+        went_back_at=to_time_or_none(row["went_back_at"]) if open_loss else None,
+        skip=row["went_back"] == Rollback.SKIP,
     )
 
 

@@ -21,13 +21,14 @@ WHERE f.fence < f."offset" + :revision AND (f.cluster IS NULL OR f.cluster = :cl
 -- remembers is lifted to :least, kept by an offset; a second copy finds nothing to do. Whoever
 -- still holds the row's old fence is refused from here on.
 INSERT INTO cron_leader_fence AS f
-    (election, fence, nonce, "offset", cluster, node, raised_at, went_back_at, went_back)
+    (election, fence, nonce, "offset", cluster, node, raised_at, went_back_at, went_back_from,
+    went_back)
 SELECT :election, :least, '', CASE WHEN :revision > :least THEN 0 ELSE :least END, :cluster, :node,
-    :now, :now, :rollback
+    :now, :now, :least, :rollback
 WHERE :least > 0
 ON CONFLICT (election) DO UPDATE SET fence = :least, nonce = '',
     "offset" = CASE WHEN f."offset" + :revision > :least THEN f."offset" ELSE :least END,
-    went_back_at = :now, went_back = :rollback
+    went_back_at = :now, went_back_from = :least, went_back = :rollback
 WHERE f.fence < :least AND (f.cluster IS NULL OR f.cluster = :cluster)
 
 -- name: read_fence
@@ -91,7 +92,9 @@ SELECT fence FROM cron_leader_term
 WHERE election = :election AND fence = :fence AND ended_at = :now AND reason = :reason
 
 -- name: planned_to
-SELECT max(t.planned_to) AS planned_to, max(f.went_back_at) AS went_back_at,
+-- A loss is dealt with once a term has settled above the fence that was lost; of that, terms know.
+SELECT max(t.planned_to) AS planned_to, max(t.fence) AS settled,
+    max(f.went_back_at) AS went_back_at, max(f.went_back_from) AS went_back_from,
     max(f.went_back) AS went_back
 FROM cron_leader_fence AS f LEFT JOIN cron_leader_term AS t ON t.election = f.election
 WHERE f.election = :election
