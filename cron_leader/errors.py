@@ -34,6 +34,10 @@ class LedgerUncertain(CronLeaderError):
     """No definite answer from the ledger: the statement may have committed. Send it again."""
 
 
+class LedgerNotCommitted(LedgerUncertain):
+    """No answer, but nothing committed: it was never sent, or was rolled back. Send it again."""
+
+
 class LedgerUnusable(CronLeaderError):
     """The ledger cannot be used as configured (password, permission, scheme, foreign schema).
 

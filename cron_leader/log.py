@@ -93,6 +93,7 @@ _TEXTS: Mapping[str, str] = {
     "slot.missed": "{job} missed: {reason}",
     "slot.skipped": "{job} skipped: {reason}",
     "ledger.refused": "refused by the fence: {what}",
+    "ledger.uncertain": "unknown whether the ledger has it: {what}",
     "ledger.unreachable": "ledger unreachable, trying on: {error}",
     "ledger.back": "ledger is back",
     "etcd.unreachable": "etcd unreachable, trying on: {error}",

@@ -7,7 +7,7 @@ term's requests are waited for until the term is abandoned; those marked once ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from cron_leader.clock import Clock
 from cron_leader.core import messages as m
 from cron_leader.core.messages import Effect, Event
 from cron_leader.core.model import Applied, Refused
-from cron_leader.errors import LedgerUncertain, LedgerUnusable
+from cron_leader.errors import LedgerNotCommitted, LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
 
@@ -27,6 +27,18 @@ RESEND_S = (0.05, 1.0)
 COMPARABLE_S = 0.5
 """A ledger's answer that took longer tells too little of the time it was given at."""
 
+_WRITES: Mapping[type[Effect], str] = {
+    m.Raise: "raise",
+    m.Settle: "settle",
+    m.Take: "claim",
+    m.Heartbeat: "heartbeat",
+    m.WriteFinish: "finish",
+    m.WritePutBack: "put_back",
+    m.AnswerOrder: "command",
+    m.CloseTerm: "close_term",
+}
+"""What they are called in events, as in ledger.refused."""
+
 
 class Scribe:
     """Performs the ledger's share of the effects; answers go to `post` as events."""
@@ -36,7 +48,7 @@ class Scribe:
     ) -> None:
         self._ledger, self._post, self._clock, self._emit = ledger, post, clock, emit
         self._terms: dict[str, asyncio.Event] = {}
-        self._down = False
+        self._down = self._doubted = False
         self._failing: set[object] = set()
         """Requests whose last try got no answer."""
 
@@ -73,15 +85,17 @@ class Scribe:
             case m.Raise():
                 await self._raise(effect, ended)
             case m.ReadPast(term):
-                past = await self._insist(ended, lambda: self._ledger.read_past(term))
+                past = await self._insist(effect, ended, lambda: self._ledger.read_past(term))
                 if past is not None:
                     self._post(m.PastRead(term.nonce, past))
             case m.Settle(term, settlement):
-                rows = await self._insist(ended, lambda: self._ledger.settle(term, settlement))
+                rows = await self._insist(
+                    effect, ended, lambda: self._ledger.settle(term, settlement)
+                )
                 if rows is not None:
                     self._post(m.Settled(term.nonce, rows))
             case m.Take(term, batch):
-                taken = await self._insist(ended, lambda: self._ledger.take(term, batch))
+                taken = await self._insist(effect, ended, lambda: self._ledger.take(term, batch))
                 if taken is not None:
                     self._post(m.BatchAnswered(term.nonce, batch, taken))
             case m.Heartbeat():
@@ -89,7 +103,9 @@ class Scribe:
             case m.WriteFinish():
                 await self._finish(effect, ended)
             case m.WritePutBack(term, put_back):
-                back = await self._insist(ended, lambda: self._ledger.put_back(term, put_back))
+                back = await self._insist(
+                    effect, ended, lambda: self._ledger.put_back(term, put_back)
+                )
                 if back is not None:
                     self._post(m.PutBackAnswered(term.nonce, put_back.run_id, back))
             case m.AnswerOrder():
@@ -134,6 +150,7 @@ class Scribe:
         candidate, now = effect.candidate, self._clock.wall()
         waits = m.RaiseWaits(candidate.nonce)
         answer = await self._insist(
+            effect,
             ended,
             lambda: self._ledger.raise_fence(candidate, now, waiting=lambda: self._post(waits)),
         )
@@ -149,7 +166,7 @@ class Scribe:
             sent = (self._clock.wall(), self._clock.boot_ns())
             return await self._ledger.heartbeat(term, effect.planned_to, now, known=effect.known)
 
-        answer = await self._insist(ended, send)
+        answer = await self._insist(effect, ended, send)
         if answer is not None:
             asked = self._halfway(*sent)
             self._post(m.HeartbeatAnswered(term.nonce, answer, asked, sent[1]))
@@ -159,37 +176,41 @@ class Scribe:
     async def _answer(self, effect: m.AnswerOrder, ended: asyncio.Event | None) -> None:
         term, command_id, now = effect.term, effect.command_id, self._clock.wall()
         answer = await self._insist(
-            ended, lambda: self._ledger.answer_order(term, command_id, effect.result, now)
+            effect,
+            ended,
+            lambda: self._ledger.answer_order(term, command_id, effect.result, now),
         )
         if answer is not None:
             self._post(m.OrderAnswered(term.nonce, command_id, answer))
 
     async def _finish(self, effect: m.WriteFinish, ended: asyncio.Event | None) -> None:
         term, finish = effect.term, effect.finish
-        answer = await self._insist(ended, lambda: self._ledger.finish(term, finish))
+        answer = await self._insist(effect, ended, lambda: self._ledger.finish(term, finish))
         self._post(m.FinishAnswered(term.nonce, finish.run_id, answer))
 
     async def _close_term(self, effect: m.CloseTerm) -> None:
         term, now = effect.term, self._clock.wall()
-        answer = await self._insist(None, lambda: self._ledger.close_term(term, effect.reason, now))
+        answer = await self._insist(
+            effect, None, lambda: self._ledger.close_term(term, effect.reason, now)
+        )
         self._post(m.TermClosed(term.nonce, term.fence, answer))
 
     # ------------------------------------------------------------------ sending
 
     async def _insist(
-        self, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
+        self, effect: Effect, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
     ) -> T | None:
         """The definite answer; None if the term was abandoned, or the one try failed, without.
 
         ended None: try once.
         """
         try:
-            return await self._send_on(ended, send)
+            return await self._send_on(effect, ended, send)
         finally:
             self._failing.discard(send)
 
     async def _send_on(
-        self, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
+        self, effect: Effect, ended: asyncio.Event | None, send: Callable[[], Awaitable[T]]
     ) -> T | None:
         pause_s = RESEND_S[0]
         while True:
@@ -199,6 +220,7 @@ class Scribe:
                 self._failing.add(send)
                 if self._failed(error):
                     self._post(m.LedgerFailed(str(error)))
+                self._doubt(effect, error)
             else:
                 self._failing.discard(send)
                 if self._reached():
@@ -220,11 +242,20 @@ class Scribe:
             self._emit("ledger.unreachable", error=str(error))
         return first
 
+    def _doubt(self, effect: Effect, error: LedgerUncertain | LedgerUnusable) -> None:
+        """Say, once per outage, of a write that it may have been carried out, or may yet be."""
+        what = _WRITES.get(type(effect))
+        known = isinstance(error, LedgerUnusable | LedgerNotCommitted)
+        if what is None or known or self._doubted:
+            return
+        self._doubted = True
+        self._emit("ledger.uncertain", what=what, error=str(error))
+
     def _reached(self) -> bool:
         """Say so once per outage; whether this is its end. It is none while other requests still
         fail: reads may be answered on a full disk, heartbeats with a locked table."""
         back = self._down and not self._failing
         if back:
-            self._down = False
+            self._down = self._doubted = False
             self._emit("ledger.back")
         return back

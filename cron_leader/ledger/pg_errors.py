@@ -10,7 +10,12 @@ import re
 
 import psycopg
 
-from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+from cron_leader.errors import (
+    CronLeaderError,
+    LedgerNotCommitted,
+    LedgerUncertain,
+    LedgerUnusable,
+)
 from cron_leader.ledger.pg_dsn import redact
 
 _BY_STATE = {
@@ -31,32 +36,34 @@ _BY_TEXT = (
     (re.compile(r"database .* does not exist"), "3D"),
     (re.compile(r"permission denied for database"), "42501"),
 )
-_UNKNOWN_OUTCOME = ("08", "25P03", "25P04", "40", "53", "55", "57", "58")
+_ROLLED_BACK = ("25P03", "25P04", "40001", "40P01", "53", "55", "57014")
+_UNKNOWN_OUTCOME = ("08", "40", "57", "58")
 
 
-def translate(error: BaseException, where: str) -> CronLeaderError:
-    """The exception to raise for what psycopg, the socket or our deadline raised."""
+def translate(error: BaseException, where: str, *, sent: bool = True) -> CronLeaderError:
+    """The exception to raise for what psycopg, the socket or our deadline raised.
+
+    sent: whether there was a connection for it to be sent on.
+    """
     if isinstance(error, CronLeaderError):
         return error
+    unknown = LedgerUncertain if sent else LedgerNotCommitted
     if isinstance(error, TimeoutError):
-        return LedgerUncertain(f"ledger {where}: no answer in time")
+        return unknown(f"ledger {where}: no answer in time")
     text = one_line(error)
     state = getattr(error, "sqlstate", None) or _state_from(text)
     if state is None:
-        return _stateless(error, f"ledger {where}: {text}")
+        is_passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
+        return (unknown if is_passing else LedgerUnusable)(f"ledger {where}: {text}")
     if cure := _PASSING.get(state):
         return LedgerUnusable(f"ledger {where}: {text}; {cure}", permanent=False)
     if cure := _BY_STATE.get(state) or _BY_STATE.get(state[:2]):
         return LedgerUnusable(f"ledger {where}: {text}; {cure}")
+    if state.startswith(_ROLLED_BACK):
+        return LedgerNotCommitted(f"ledger {where}: {text}")
     if state.startswith(_UNKNOWN_OUTCOME):
-        return LedgerUncertain(f"ledger {where}: {text}")
+        return unknown(f"ledger {where}: {text}")
     return LedgerUnusable(f"ledger {where}: unexpected error {state}: {text}")
-
-
-def _stateless(error: BaseException, text: str) -> CronLeaderError:
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError):
-        return LedgerUncertain(text)
-    return LedgerUnusable(text)
 
 
 def _state_from(text: str) -> str | None:

@@ -60,15 +60,17 @@ class Sessions:
 
         Raises LedgerUncertain or LedgerUnusable for whatever psycopg raises inside.
         """
+        connected = False
         try:
             async with asyncio.timeout(within_s), self._room:
                 connection = self._idle.pop() if self._idle else await self._connect()
+                connected = True
                 try:
                     yield connection
                 finally:
                     await self._give_back(connection)
         except (psycopg.Error, OSError, TimeoutError) as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, sent=connected) from error
 
     async def _connect(self) -> Connection:
         return await Connection.connect(

@@ -23,9 +23,10 @@ from typing import TypeVar
 
 from cron_leader import fencing
 from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Term
-from cron_leader.errors import CronLeaderError, LedgerUncertain
+from cron_leader.errors import CronLeaderError, LedgerNotCommitted, LedgerUncertain
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
+    PAST_QUERIES,
     GuardedLedger,
     guard_params,
     judge_raise,
@@ -191,7 +192,7 @@ class SqliteLedger(GuardedLedger):
 
     async def _call(self, work: Work[T], patience: Patience, *, create: bool = False) -> T:
         if self._closed:
-            raise LedgerUncertain(f"ledger {self._where}: closed")
+            raise LedgerNotCommitted(f"ledger {self._where}: closed")
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._worker, self._run, work, patience, create)
         try:

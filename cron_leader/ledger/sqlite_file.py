@@ -7,7 +7,12 @@ import sqlite3
 from typing import Any
 from urllib.parse import quote
 
-from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+from cron_leader.errors import (
+    CronLeaderError,
+    LedgerNotCommitted,
+    LedgerUncertain,
+    LedgerUnusable,
+)
 
 APPLICATION_ID = int.from_bytes(b"CRLD", "big")
 
@@ -107,17 +112,11 @@ _FOR_A_PERSON = {
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
     sqlite3.SQLITE_ERROR: "the schema is not ours: run `cron-leader db migrate`",
 }
-_UNKNOWN_OUTCOME = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PROTOCOL,
-}
+_UNKNOWN_OUTCOME = {sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
 
 
 def is_busy(error: sqlite3.Error) -> bool:
+    """Whether a lock was taken: what asked for it is rolled back."""
     return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -128,6 +127,8 @@ def translate(error: sqlite3.Error, path: str) -> CronLeaderError:
     if code == sqlite3.SQLITE_CANTOPEN and folder and not os.path.isdir(folder):
         return LedgerUnusable(f"ledger {path}: the folder {folder} does not exist: create it")
     text = f"ledger {path}: {error}"
+    if is_busy(error):
+        return LedgerNotCommitted(text)
     if code in _UNKNOWN_OUTCOME:
         return LedgerUncertain(text)
     if cure := _PASSING.get(code):

@@ -24,7 +24,7 @@ from cron_leader.core.model import (
     State,
     Term,
 )
-from cron_leader.errors import LedgerUncertain, LedgerUnusable
+from cron_leader.errors import LedgerNotCommitted, LedgerUncertain, LedgerUnusable
 from cron_leader.scribe import Scribe
 from tests.etcd_kit import Emitted, Recorder
 
@@ -46,7 +46,7 @@ class Away:
     """A ledger that cannot be reached, or answers as told; counts what it was asked."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.error: Exception | None = error or LedgerUncertain("away")
+        self.error: Exception | None = error or LedgerNotCommitted("away")
         self.answer: object = Applied()
         self.asked = 0
         self.news = asyncio.Event()
@@ -86,6 +86,45 @@ async def test_a_request_is_sent_until_it_is_answered_and_the_outage_is_told_onc
     kinds = [type(event) for event in desk.reports.events]
     assert kinds == [m.LedgerFailed, m.LedgerReached, m.FinishAnswered]
     assert desk.emit.names() == ["ledger.unreachable", "ledger.back"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (LedgerUncertain("broken off"), ["ledger.unreachable", "ledger.uncertain"]),
+        (LedgerNotCommitted("nobody listens"), ["ledger.unreachable"]),
+        (LedgerUnusable("the disk is full", permanent=False), ["ledger.unreachable"]),
+    ],
+)
+async def test_a_write_whose_outcome_is_unknown_is_told_once_before_it_is_sent_again(
+    error: Exception, told: list[str]
+) -> None:
+    desk = Desk(error)
+    work = asyncio.create_task(desk.scribe.perform(m.Take(TERM, Batch((), (), T0, T0))))
+    await desk.ledger.news.wait()
+    await asyncio.sleep(0)
+    assert desk.emit.names() == told
+    assert {fields.get("what") for _, fields in desk.emit.lines[1:]} <= {"claim"}
+    await desk.scribe.perform(m.CloseTerm(TERM, "deadline"))
+    while desk.ledger.asked < 3:
+        desk.ledger.news.clear()
+        await desk.ledger.news.wait()
+    assert desk.emit.names() == told
+    desk.ledger.error = None
+    await work
+    desk.ledger.error = error
+    await desk.scribe.perform(m.CloseTerm(TERM, "deadline"))
+    assert desk.emit.names() == [*told, "ledger.back", *told]
+
+
+async def test_a_read_without_an_answer_leaves_nothing_uncertain() -> None:
+    desk = Desk(LedgerUncertain("broken off"))
+    await desk.scribe.perform(m.Probe())
+    work = asyncio.create_task(desk.scribe.perform(m.ReadPast(TERM)))
+    await asyncio.sleep(0)
+    desk.scribe.abandon("nonce")
+    await work
+    assert desk.emit.names() == ["ledger.unreachable"]
 
 
 @pytest.mark.parametrize("effect", OF_A_TERM, ids=lambda e: type(e).__name__)

@@ -129,6 +129,24 @@ async def test_a_leader_cut_from_its_ledger_resigns_and_stays_out_until_it_is_ba
                 await place.fleet.stop()
 
 
+async def test_a_reply_of_the_ledger_lost_on_its_way_is_told_and_costs_no_term(
+    tmp_path: Path, etcd: EmbeddedEtcd, postgres: pg_kit.Postgres
+) -> None:
+    with postgres.database() as url:
+        async with Proxy(f"{postgres.host}:{postgres.port}") as proxy:
+            behind = url.replace(f"{postgres.host}:{postgres.port}", proxy.endpoint)
+            async with town(tmp_path, etcd.endpoint, ledger=behind) as place:
+                opened = await place.lead("a")
+                await place.says("run.finished", since=opened.at)
+                since = now()
+                proxy.cut_at_next_reply = True
+                told = await place.says("ledger.uncertain", since=since)
+                assert told.fields["what"] in {"claim", "finish", "heartbeat"}
+                back = await place.says("ledger.back", since=told.at)
+                await place.says("run.finished", since=back.at, outcome="succeeded")
+                assert not list(place.fleet.timeline.all("term.ended"))
+
+
 async def test_a_postgres_fleet_ticks_and_hands_over(
     tmp_path: Path, etcd: EmbeddedEtcd, postgres: pg_kit.Postgres
 ) -> None:

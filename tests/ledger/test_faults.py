@@ -19,7 +19,12 @@ import psycopg
 import pytest
 
 from cron_leader.core.model import Claim, Entry, State, Taken
-from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+from cron_leader.errors import (
+    CronLeaderError,
+    LedgerNotCommitted,
+    LedgerUncertain,
+    LedgerUnusable,
+)
 from cron_leader.ledger import Ledger, open_ledger, postgres, writes
 from cron_leader.ledger.migrate import migration_sql, newest
 from cron_leader.ledger.pg_errors import translate
@@ -154,7 +159,7 @@ async def test_a_file_deleted_under_a_leader_is_noticed(tmp_path: Path) -> None:
             await leader.take(RUN)
 
 
-async def test_a_lock_held_too_long_is_uncertain_and_then_the_same_write_commits(
+async def test_a_lock_held_too_long_is_told_and_then_the_same_write_commits(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -163,7 +168,7 @@ async def test_a_lock_held_too_long_is_uncertain_and_then_the_same_write_commits
         held = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
         held.execute("BEGIN IMMEDIATE")
         brief = replace(writes.take(leader.term, batch(RUN)), within_s=0.1)
-        with pytest.raises(LedgerUncertain, match="locked"):
+        with pytest.raises(LedgerNotCommitted, match="locked"):
             await leader.ledger.write(brief)  # type: ignore[attr-defined]
         held.execute("COMMIT")
         held.close()
@@ -223,11 +228,11 @@ async def test_a_database_of_another_encoding_is_refused(server: Postgres) -> No
     assert "ENCODING 'UTF8'" in str(error)
 
 
-async def test_nobody_listening_is_uncertain() -> None:
+async def test_with_nobody_listening_nothing_is_committed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         error = await refusal(f"postgresql://u:s3cret@127.0.0.1:{taken.getsockname()[1]}/db")
-    assert isinstance(error, LedgerUncertain)
+    assert isinstance(error, LedgerNotCommitted)
 
 
 async def test_cut_connections_are_uncertain_once_and_then_replaced(
@@ -239,8 +244,9 @@ async def test_cut_connections_are_uncertain_once_and_then_replaced(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = 'ready' AND pid <> pg_backend_pid()"
     )
-    with pytest.raises(LedgerUncertain):
+    with pytest.raises(LedgerUncertain) as cut:
         await leader.take(RUN)
+    assert not isinstance(cut.value, LedgerNotCommitted)
     assert await leader.take(RUN) == Taken({"run-1": 1})
 
 
