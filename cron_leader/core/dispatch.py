@@ -49,6 +49,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.core.plan import Agenda, backlog
+from cron_leader.core.schedule import EPOCH
 
 ON_TIME = timedelta(seconds=1)
 """A slot reached within this is on time: neither catch-up nor, under catchup = none, missed."""
@@ -118,6 +119,8 @@ class Dispatch:
         self._overdue: list[tuple[datetime, SlotKey, DueRow]] = []  # catch-up: at its pace
         self._parked: dict[str, list[DueRow]] = {}
         self._paced_until_ns = 0
+        self.known_to = EPOCH
+        """The highest planned_to of the term that the ledger has acknowledged."""
         self.flights: dict[str, Flight] = {}
 
     # ------------------------------------------------------------------ a term begins and ends
@@ -128,7 +131,8 @@ class Dispatch:
         """After the past is settled: schedule from there on, and the rows that wait."""
         planned_to = settled.planned_to
         self._out += _missed_before(settled)
-        self._term, self._jobs, self._planned = term, jobs, planned_to
+        self._term, self._jobs = term, jobs
+        self._planned = self.known_to = planned_to
         self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
         self._forget()
         self._paced_until_ns = 0
@@ -221,7 +225,12 @@ class Dispatch:
         if not (sheet.claims or sheet.entries or sheet.gaps):
             return
         batch = Batch(
-            tuple(sheet.claims), tuple(sheet.entries), self.planned_to, now.wall, tuple(sheet.gaps)
+            tuple(sheet.claims),
+            tuple(sheet.entries),
+            self.planned_to,
+            now.wall,
+            tuple(sheet.gaps),
+            known=self.known_to,
         )
         self._floors[batch] = floor, now.boot_ns
         self._out.append(Take(self._term, batch))
@@ -231,6 +240,10 @@ class Dispatch:
         """Every slot up to here is a row, or stands in the batch about to be sent."""
         assert self._planned is not None
         return min((floor for floor, _ in self._floors.values()), default=self._planned)
+
+    def acknowledged(self, planned_to: datetime) -> None:
+        """The ledger answered a write that said so: it must not show less from now on."""
+        self.known_to = max(self.known_to, planned_to)
 
     @property
     def unanswered_ns(self) -> int | None:
@@ -242,6 +255,7 @@ class Dispatch:
 
     def on_batch(self, batch: Batch, answer: Taken, now: Now, *, gate_open: bool) -> None:
         self._floors.pop(batch, None)
+        self.acknowledged(batch.planned_to)
         for entry in batch.entries:
             self._recorded(entry)
         for gap in batch.gaps:

@@ -265,7 +265,7 @@ class Gap:
 class Batch:
     """One claim transaction: all that falls due at one instant.
 
-    planned_to: every slot up to here is in this batch, or known committed.
+    planned_to: every slot up to here is in this batch, or known committed. known: as in Heartbeat.
     """
 
     claims: tuple[Claim, ...]
@@ -273,6 +273,7 @@ class Batch:
     planned_to: datetime
     now: datetime
     gaps: tuple[Gap, ...] = ()
+    known: datetime | None = None
 
 
 @value

@@ -87,7 +87,7 @@ class Node:
         self._close_by_ns = 0
         self._beat_ns = 0
         self._beating = False
-        self._beat_to = self._known = EPOCH
+        self._beat_to = EPOCH
         self._verify_ns = 0
         self._probe_ns = 0
         self._probing = False
@@ -279,7 +279,6 @@ class Node:
             case m.BatchAnswered(_, batch, answer):
                 if self._held(answer):
                     assert isinstance(answer, Taken)
-                    self._known = max(self._known, batch.planned_to)
                     self._dispatch.on_batch(batch, answer, self._now, gate_open=self._open())
             case m.HeartbeatAnswered(_, answer, asked, sent_ns):
                 self._on_heartbeat(answer, asked, sent_ns)
@@ -443,7 +442,6 @@ class Node:
         self.phase = Phase.LEADING
         self.gate = replace(self.gate, settled=True)
         self._dispatch.begin(self.term, self._jobs, self._settlement, answer)
-        self._known = self._settlement.planned_to
         self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
         self._do(m.Record(self.term.nonce, self.term.fence))  # not before: nothing may delay us
 
@@ -459,7 +457,7 @@ class Node:
         if not answer.changed:
             self._went_back()
             return
-        self._known = max(self._known, self._beat_to)
+        self._dispatch.acknowledged(self._beat_to)
         if answer.ledger_now is not None and asked is not None:
             self._measured(asked - answer.ledger_now, sent_ns)
 
@@ -470,7 +468,7 @@ class Node:
         """
         assert self.term is not None
         fence = self.term.fence
-        self._emit("ledger.went_back", fence=fence, planned_to=self._known)
+        self._emit("ledger.went_back", fence=fence, planned_to=self._dispatch.known_to)
         self._do(m.Record(self.term.nonce, fence + 1))
         self._end(EndReason.HISTORY)
 
@@ -698,7 +696,7 @@ class Node:
             self._beating = True
             self._beat_ns = self._now.boot_ns + HEARTBEAT_NS
             self._beat_to = self._dispatch.planned_to
-            self._do(m.Heartbeat(self.term, self._beat_to, self._known))
+            self._do(m.Heartbeat(self.term, self._beat_to, self._dispatch.known_to))
 
     def _verify(self) -> None:
         doubtful = self.gate.jumped_ns is not None or self._doubt is not None

@@ -80,8 +80,10 @@ ORDER BY c.at, c.id
 LIMIT 100
 
 -- name: plan_to
+-- A row that shows less than was known is left as it is: the next heartbeat must find it so.
 UPDATE cron_leader_term SET planned_to = :planned_to
 WHERE election = :election AND fence = :fence AND nonce = :nonce AND planned_to < :planned_to
+    AND planned_to >= :known
 
 -- name: close_term
 UPDATE cron_leader_term SET ended_at = :now, reason = :reason

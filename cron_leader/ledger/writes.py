@@ -152,7 +152,7 @@ def take(term: Term, batch: Batch) -> Write[Taken]:
         *_claims(of_term, batch.claims),
         *_entries(of_term, batch.entries, batch.now),
         *_gaps(of_term, batch.gaps),
-        Step("plan_to", {**of_term, "planned_to": batch.planned_to}),
+        Step("plan_to", {**of_term, **_planned(batch.planned_to, batch.known)}),
         *_batch("claims_won", of_term, (_run(claim) for claim in batch.claims)),
     )
     return Write("claim", term, batch.now, steps, _taken)
@@ -240,12 +240,15 @@ def heartbeat(
     known: what the term's row must show at least; planned_to is not below it.
     """
     params = _of_term(term, now=now) | {
-        "planned_to": planned_to,
-        "known": known or _ANY_TIME,
+        **_planned(planned_to, known),
         "kind": CommandKind.STEP_DOWN.value,
     }
     names = ("heartbeat", "term_and_orders")
     return Write("heartbeat", term, now, tuple(Step(n, params) for n in names), _beaten)
+
+
+def _planned(planned_to: datetime, known: datetime | None) -> Params:
+    return {"planned_to": planned_to, "known": known or _ANY_TIME}
 
 
 def _beaten(rows: Rows, ledger_now: datetime | None) -> Applied:

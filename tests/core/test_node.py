@@ -388,6 +388,7 @@ def test_a_heartbeat_says_what_the_ledger_acknowledged_by_claims_and_heartbeats(
     d.after(2)
     assert d.asked(m.Heartbeat).known == beat.planned_to  # the claim is under way
     take = d.asked(m.Take)
+    assert take.batch.known == beat.planned_to
     d.grant(take)
     d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
     d.after(1)

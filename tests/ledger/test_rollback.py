@@ -27,7 +27,7 @@ from cron_leader.core.model import (
     State,
     Taken,
 )
-from tests.ledger.kit import ELECTION, T0, Lab, Leader, at, nothing, settlement, slot
+from tests.ledger.kit import ELECTION, T0, Lab, Leader, at, batch, nothing, settlement, slot
 
 GOES_ON = (Rollback.SKIP, Rollback.REFIRE)
 
@@ -186,6 +186,16 @@ async def test_a_heartbeat_finds_that_its_term_is_gone(lab: Lab) -> None:
     leader = await lab.leader("a", settlement())
     lab.sql("DELETE FROM cron_leader_term")
     beat = await leader.ledger.heartbeat(leader.term, at(1), at(1), known=T0)
+    assert isinstance(beat, Applied)
+    assert not beat.changed
+
+
+async def test_a_claim_does_not_cover_up_what_is_gone(lab: Lab) -> None:
+    """It may come before the next heartbeat, and be answered."""
+    leader = await lab.leader("a", settlement())
+    late = replace(batch(Claim(slot(4), "run"), to=at(4)), known=at(3))
+    assert isinstance(await leader.ledger.take(leader.term, late), Taken)
+    beat = await leader.ledger.heartbeat(leader.term, at(5), at(5), known=at(4))
     assert isinstance(beat, Applied)
     assert not beat.changed
 

@@ -1,0 +1,223 @@
+"""Postgres fails over to a real streaming stand-by: with its last commits, and without them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from cron_leader.core.model import Applied, Candidate, Claim, Refused, Rollback, Taken
+from cron_leader.errors import LedgerUncertain, LedgerUnusable
+from cron_leader.ledger.migrate import migration_sql
+from tests import kit, pg_kit
+from tests.etcd_kit import QUICK, EmbeddedEtcd
+from tests.ledger.conftest import EMPTY, _needed
+from tests.ledger.kit import T0, Lab, Leader, at, nothing, settlement, slot, soon
+from tests.pg_kit import Postgres
+
+PAUSE_S = 0.02
+CAUGHT_UP = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+IN_STEP = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+RECEIVING = "SELECT count(*) FROM pg_stat_wal_receiver"
+
+
+@dataclass
+class Pair:
+    """A primary and its stand-by; the URL names both, and finds the one that can be written."""
+
+    primary: Postgres
+    standby: Postgres
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{s.host}:{s.port}" for s in (self.primary, self.standby))
+        return f"postgresql://postgres@{hosts}/ready?target_session_attrs=read-write"
+
+    def catch_up(self) -> None:
+        _until(self.primary, CAUGHT_UP, 1)
+
+    def in_step(self) -> None:
+        """From now on a commit waits for the stand-by."""
+        self.primary.run("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        self.primary.run("SELECT pg_reload_conf()")
+        _until(self.primary, IN_STEP, 1)
+
+    def cut(self) -> None:
+        """What is committed from now on does not reach the stand-by."""
+        self.catch_up()
+        self.standby.run("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        _until(self.standby, RECEIVING, 0)
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        assert self.standby.ask("SELECT pg_promote()")
+
+
+def _until(server: Postgres, query: str, count: int) -> None:
+    end = time.monotonic() + pg_kit.START_S
+    while server.ask(query) != count:
+        assert time.monotonic() < end, query
+        time.sleep(PAUSE_S)
+
+
+class Succession:
+    """A stand-by that was promoted is the next test's primary: no server is made twice."""
+
+    def __init__(self, first: Postgres, stack: contextlib.ExitStack) -> None:
+        self._now = first
+        self._stack = stack
+
+    def pair(self) -> Pair:
+        primary = self._now
+        primary.run("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
+        primary.run(EMPTY, database="ready")
+        self._now = self._stack.enter_context(pg_kit.standby(primary))
+        return Pair(primary, self._now)
+
+
+@pytest.fixture(scope="module")
+def succession() -> Iterator[Succession]:
+    found = pg_kit.installed()
+    if not found:
+        _needed("Postgres")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(pg_kit.postgres(found[max(found)]))
+        server.run("CREATE DATABASE ready")
+        server.run(migration_sql(server.url()), database="ready")
+        yield Succession(server, stack)
+
+
+@pytest.fixture
+def pair(succession: Succession) -> Pair:
+    return succession.pair()
+
+
+@pytest.fixture
+async def lab(pair: Pair) -> AsyncIterator[Lab]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Lab(pair.url, stack)
+
+
+async def beat(leader: Leader, seconds: float, known: float) -> Applied | Refused:
+    """A heartbeat, sent again while the ledger is away, as the daemon does."""
+    while True:
+        with contextlib.suppress(LedgerUncertain, LedgerUnusable):
+            return await leader.ledger.heartbeat(
+                leader.term, at(seconds), at(seconds), known=at(known)
+            )
+        await asyncio.sleep(PAUSE_S)
+
+
+def _next(lab: Lab, least: int, rollback: Rollback) -> Candidate:
+    return replace(lab.candidate("next"), least=least, rollback=rollback)
+
+
+# ------------------------------------------------------------------ the ledger
+
+
+async def test_a_synchronous_stand_by_loses_nothing_and_the_term_goes_on(
+    pair: Pair, lab: Lab
+) -> None:
+    """Although the server's own synchronous_commit is off: ours is pinned."""
+    pair.in_step()
+    leader = await lab.leader("a", settlement())
+    before = await leader.ledger.timeline()
+    run = Claim(slot(), "run")
+    assert isinstance(await leader.take(run, to=at(1)), Taken)
+    pair.fail_over()
+    answer = await soon(beat(leader, 2, known=1))
+    assert isinstance(answer, Applied)
+    assert answer.changed
+    finished = await leader.finish(run)
+    assert isinstance(finished, Applied)
+    assert finished.changed
+    after = await leader.ledger.timeline()
+    assert before is not None
+    assert after is not None
+    assert after > before
+
+
+async def test_a_raise_that_a_fail_over_lost_is_noticed_by_its_leader_and_by_the_next(
+    pair: Pair, lab: Lab
+) -> None:
+    old = await lab.leader("old", settlement())
+    pair.cut()
+    leader = await lab.leader("new", settlement())
+    assert isinstance(await leader.take(Claim(slot(), "run")), Taken)
+    pair.fail_over()
+    refused = await soon(beat(leader, 1, known=0))
+    assert isinstance(refused, Refused)
+    assert refused.high == old.fence
+    candidate = _next(lab, leader.fence, Rollback.REFUSE)
+    answer = await leader.ledger.raise_fence(candidate, T0, waiting=nothing)
+    assert isinstance(answer, Refused)
+    assert answer.history
+    assert lab.states() == {}
+    heir = Leader(leader.ledger, _next(lab, leader.fence, Rollback.SKIP))
+    assert await heir.rise() > leader.fence
+    assert isinstance(await leader.take(Claim(slot(1), "late")), Refused)
+    assert isinstance(await heir.settle(settlement()), tuple)
+
+
+async def test_claims_that_a_fail_over_lost_are_noticed_though_the_fence_stands(
+    pair: Pair, lab: Lab
+) -> None:
+    leader = await lab.leader("a", settlement())
+    pair.cut()
+    assert isinstance(await leader.take(Claim(slot(5), "run"), to=at(5)), Taken)
+    pair.fail_over()
+    answer = await soon(beat(leader, 6, known=5))
+    assert isinstance(answer, Applied)
+    assert not answer.changed
+    assert lab.states() == {}
+
+
+# ------------------------------------------------------------------ a fleet
+
+DIARY = """
+[[job]]
+name = "diary"
+every = "100ms"
+catchup = "all"
+shell = 'echo "$CRON_LEADER_SCHEDULED_FOR" >> {diary}'
+"""
+
+
+async def test_a_fleet_that_skips_goes_on_after_a_fail_over_and_runs_nothing_twice(
+    pair: Pair, tmp_path: Path
+) -> None:
+    diary = tmp_path / "diary"
+    with EmbeddedEtcd(tmp_path / "etcd", options=QUICK) as etcd:
+        async with kit.town(
+            tmp_path,
+            etcd.endpoint,
+            jobs=DIARY.format(diary=json.dumps(str(diary))),
+            ledger=pair.url,
+            more='ledger_rollback = "skip"',
+        ) as town:
+            await town.lead("a")
+            await town.follow("b")
+            await asyncio.to_thread(pair.cut)
+            cut = kit.now()
+            for _ in range(3):
+                last = await town.says("run.finished", since=cut, job="diary")
+                cut = last.at
+            since = kit.now()
+            await asyncio.to_thread(pair.fail_over)
+            await town.says("ledger.went_back", since=since, node="a")
+            ended = await town.says("term.ended", since=since, node="a")
+            assert ended.fields["reason"] == "history"
+            told = await town.says("ledger.went_back", since=since, node="b")
+            assert told.fields["answer"] == "skip"
+            opened = await town.says("gate.opened", since=since, node="b")
+            await town.says("run.finished", since=opened.at, node="b")
+            ran = diary.read_text().split()
+            rows = town.slots("diary")
+    assert len(ran) == len(set(ran))
+    assert "rollback" in {row.reason for row in rows}
