@@ -34,6 +34,7 @@ from cron_leader.errors import (
     LedgerUnusable,
 )
 from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.drift import Drift
 from cron_leader.etcd.election import Candidacy
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import measure_election_timeout
@@ -92,6 +93,7 @@ class Daemon:
         self._stepped_ns = clock.boot_ns()
         self._boot_timer: asyncio.TimerHandle | None = None
         self._lag = Lag(config.lease.ttl_ns)
+        self._drift = Drift(config.node_id, config.digest, emit=emit)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -360,6 +362,7 @@ class Daemon:
             emit=self._emit,
             may_renew=self._advancing,
             read_mark=lambda: self._ledger.mark(config.election),
+            met=self._drift.met,
         )
         # Known before anything is waited for: one that is left meanwhile must not begin after all.
         self._candidacy = (nonce, candidacy)

@@ -92,6 +92,7 @@ _TEXTS: Mapping[str, str] = {
     "run.finished": "{job} {outcome}",
     "slot.missed": "{job} missed: {reason}",
     "slot.skipped": "{job} skipped: {reason}",
+    "config.drifted": "other nodes are configured otherwise",
     "ledger.refused": "refused by the fence: {what}",
     "ledger.uncertain": "unknown whether the ledger has it: {what}",
     "ledger.unreachable": "ledger unreachable, trying on: {error}",

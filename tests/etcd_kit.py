@@ -20,6 +20,7 @@ from cron_leader.core.messages import Event
 from cron_leader.core.model import Mark
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
+from cron_leader.etcd.drift import Drift
 from cron_leader.etcd.election import Candidacy
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etcd
 from cron_leader.etcd.keys import Seat
@@ -151,6 +152,7 @@ class Node:
             emit=emit,
             may_renew=lambda: self.well,
             read_mark=self._read_mark,
+            met=Drift(seat.node, seat.digest, emit=emit).met,
         )
         self.task = asyncio.create_task(self.candidacy.run(), name=f"node {seat.node}")
 
@@ -191,6 +193,7 @@ class Fleet:
         lease: int | None = None,
         kind: type[Etcd] = Etcd,
         mark: Mark | None = None,
+        digest: str = "d",
     ) -> Node:
         seat = Seat(
             prefix=PREFIX,
@@ -203,7 +206,7 @@ class Fleet:
             renew_ns=self.ttl_s * NS // 3,
             ledger_id=ledger,
             version="0",
-            digest="d",
+            digest=digest,
         )
         emit = Emitted()
         node = Node(self.client(*endpoints, emit=emit, kind=kind), seat, emit, mark)

@@ -9,7 +9,7 @@ reported here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cron_leader.clock import Clock
@@ -30,6 +30,7 @@ from cron_leader.etcd.lease import NS, Lease, Terms
 from cron_leader.etcd.line import PAUSE_S, Line, OutOfLine, ReadMark
 from cron_leader.etcd.spare import Spare
 from cron_leader.etcd.stubs import rpc
+from cron_leader.etcd.survey import NodeInfo
 from cron_leader.etcd.tenure import Tenure
 from cron_leader.events import Emit
 
@@ -45,7 +46,7 @@ class Candidacy:
     """One lease from grant to revoke: join, wait, confirm, watch, leave. Used once.
 
     report: called with this candidacy's events, in order. may_renew: False holds renewals back.
-    read_mark: the ledger's fence, as it stands.
+    read_mark: the ledger's fence, as it stands. met: called with the fleet's nodes, once in line.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Candidacy:
         emit: Emit,
         may_renew: Callable[[], bool],
         read_mark: ReadMark,
+        met: Callable[[Sequence[NodeInfo]], None],
     ) -> None:
         self._etcd = etcd
         self._seat = seat
@@ -65,6 +67,7 @@ class Candidacy:
         self._clock = clock
         self._emit = emit
         self._read_mark = read_mark
+        self._met = met
         self._line = Line(etcd, seat, clock=clock)
         self._lease = Lease(
             etcd,
@@ -183,8 +186,10 @@ class Candidacy:
         self._report(LeaseLost(self._seat.nonce))
 
     async def _campaign_and_lead(self) -> None:
-        revision = self._revision = await self._line.get_in(self._clock.wall())
-        won = await self._line.win(revision)
+        place = await self._line.get_in(self._clock.wall())
+        self._revision = place.revision
+        self._met(place.nodes)
+        won = await self._line.win(place.revision)
         self._tenure = Tenure(
             self._etcd,
             self._seat,

@@ -20,8 +20,9 @@ from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd import history, requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import LeaseNotFound, StaleToken
-from cron_leader.etcd.keys import Seat
+from cron_leader.etcd.keys import Seat, nodes_prefix
 from cron_leader.etcd.lease import NS
+from cron_leader.etcd.survey import NodeInfo, node_of
 from cron_leader.etcd.watch import KeyWatch, Patience, WatchEnded
 
 PUT_TRIES = 3
@@ -41,6 +42,14 @@ class OutOfLine(Exception):
         super().__init__(text)
         self.reason = reason
         self.permanent = permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in line. revision: of the own key; nodes: of the fleet, ourselves among them."""
+
+    revision: int
+    nodes: tuple[NodeInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +92,34 @@ class Line:
         if text := history.mismatch(mark, reply.header, least, self._seat):
             raise OutOfLine("history", text, permanent=True)
 
-    async def get_in(self, started_at: datetime) -> int:
-        """Put the own key; its create_revision.
+    async def get_in(self, started_at: datetime) -> Place:
+        """Put the own key, and what we are; who else is there.
 
         Sent again as it is while the outcome is unknown: if an earlier copy was applied, the txn
         reads the key back, and it counts only with our own nonce in it.
         """
         seat = self._seat
         value = seat.place_value(started_at)
+        nodes = requests.read_prefix(nodes_prefix(seat.prefix, seat.fleet))
         request = requests.when(
             [requests.created_at(seat.place_key, 0)],
             [
                 requests.put(seat.place_key, value, lease=seat.lease),
                 requests.put(seat.node_key, seat.node_value(), lease=seat.lease),
+                nodes,
             ],
-            [requests.read(seat.place_key)],
+            [requests.read(seat.place_key), nodes],
         )
         reply = await self._insist(request)
+        fleet = tuple(node_of(kv) for kv in reply.responses[-1].response_range.kvs)
         if reply.succeeded:
-            return int(reply.header.revision)
+            return Place(int(reply.header.revision), fleet)
         (found,) = reply.responses[0].response_range.kvs
         if found.value != value or found.lease != seat.lease:
             raise OutOfLine(
                 "refused", f"the key {seat.place_key.decode()} belongs to somebody else"
             )
-        return int(found.create_revision)
+        return Place(int(found.create_revision), fleet)
 
     async def win(self, revision: int) -> Won:
         """Wait until nobody is ahead of the key we put at `revision`."""

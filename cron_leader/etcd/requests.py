@@ -33,6 +33,11 @@ def only_reads(txn: Any) -> bool:
     return all(op.WhichOneof("request") == "request_range" for op in ops)
 
 
+def read_prefix(prefix: bytes) -> Any:
+    """get_prefix, in a transaction."""
+    return rpc.RequestOp(request_range=get_prefix(prefix))
+
+
 def created_at(key: bytes, revision: int) -> Any:
     """revision 0: the key does not exist."""
     return rpc.Compare(

@@ -56,7 +56,7 @@ async def survey(etcd: Etcd, prefix: str, fleet: str, shard: int) -> Survey:
     in_line = sorted((kv for kv in line.kvs if kv.lease), key=lambda kv: kv.create_revision)
     return Survey(
         tuple(_standing(kv) for kv in in_line),
-        tuple(_node(kv) for kv in nodes.kvs),
+        tuple(node_of(kv) for kv in nodes.kvs),
         ledger.kvs[0].value.decode(errors="replace") if ledger.kvs else None,
         line.header.revision,
     )
@@ -77,7 +77,8 @@ def _standing(kv: Any) -> Standing:
     )
 
 
-def _node(kv: Any) -> NodeInfo:
+def node_of(kv: Any) -> NodeInfo:
+    """What stands under a key of nodes_prefix."""
     said = _fields(kv.value)
     return NodeInfo(
         str(said.get("node", "?")),

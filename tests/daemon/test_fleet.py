@@ -41,6 +41,19 @@ async def test_a_lease_is_sixteen_hex_digits_in_every_event(town: Town) -> None:
     assert re.fullmatch("[0-9a-f]{16}", str(opened.fields["lease"]))
 
 
+async def test_a_node_configured_otherwise_says_so_when_it_joins(town: Town) -> None:
+    leader = await town.lead("a")
+    town.config.write_text(town.config.read_text().replace('every = "1s"', 'every = "2s"'))
+    since = now()
+    await town.follow("b")
+    told = await town.says("config.drifted", since=since, node="b")
+    loaded = town.fleet.timeline.last("config.loaded", node="a")
+    assert loaded is not None
+    assert (told.fields["other"], told.fields["nodes"]) == (loaded.fields["digest"], ["a"])
+    await town.says("run.finished", since=leader.at, node="a")
+    assert len(list(town.fleet.timeline.all("config.drifted"))) == 1
+
+
 async def test_a_key_deleted_by_hand_ends_the_term_and_the_next_in_line_leads(town: Town) -> None:
     opened = await town.lead("a")
     await town.follow("b")

@@ -39,6 +39,7 @@ async def main(endpoint: str, prefix: str, fleet: str, lease: int) -> None:
         emit=etcd._emit,
         may_renew=lambda: True,
         read_mark=no_mark,
+        met=lambda nodes: None,
     )
     await asyncio.wait(
         {asyncio.create_task(candidacy.run()), asyncio.create_task(done.wait())},
