@@ -128,18 +128,27 @@ class Candidacy:
                 return
 
     async def leave(self) -> None:
-        """Stop renewing, delete the own keys, revoke, report Left; idempotent, bounded."""
+        """Stop renewing, delete the own keys, revoke, report Left; idempotent, bounded.
+
+        A successor waits for the keys alone: they go while the streams are still being closed.
+        """
         if self._leaving:
             await self._left.wait()
             return
         self._leaving = True
+        ending = asyncio.ensure_future(self._end_work())
         try:
-            if self._work is not None:
-                await _end(self._work)
+            if self._revision is None:  # it may just be putting the key
+                await ending
             await self._release()
+            await ending
         finally:
             self._left.set()
             self._report(Left(self._seat.nonce))
+
+    async def _end_work(self) -> None:
+        if self._work is not None:
+            await _end(self._work)
 
     # -------------------------------------------------------------- from grant to the end
 
