@@ -1,4 +1,10 @@
-"""Forward-only migrations: which there are, which a ledger needs, and who a ledger belongs to."""
+"""Forward-only migrations: which there are, which a ledger needs, and who a ledger belongs to.
+
+All that is missing is one transaction with the version it leads to: it is there, or it is not. A
+migration only adds (columns that may be NULL, tables, indexes, functions of other names): nodes of
+the release before, which look at the version when they start and not again, go on beside it. One
+that starts later is refused. Not promised: a way back.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,13 @@ from typing import Any
 from cron_leader.core.model import LedgerId
 from cron_leader.errors import LedgerUnusable
 from cron_leader.ledger.sql import Dialect
+
+POSTGRES_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:migrate', 0))"
+"""First in a migration: nodes that start at once, and people with the SQL, take turns."""
+
+POSTGRES_PATIENCE = "SET LOCAL lock_timeout = '1s'"
+"""Then: a change that waits for somebody's long transaction holds up the leader's writes behind it,
+so it is given up long before a TTL, and tried again."""
 
 FOLDER = Path(__file__).with_name("migrations")
 
@@ -31,12 +44,16 @@ def _number(file: Path) -> int:
 def migration_sql(url: str, *, since: int = 0) -> str:
     """One script, one transaction: for people who let no program run DDL (`db migrate --sql`).
 
-    A comment if the ledger has all of it.
+    A comment if the ledger has all of it. For psql, and for `sqlite3 -bail` (which otherwise goes
+    on after an error, and would commit what succeeded).
     """
     dialect = Dialect.SQLITE if url.startswith("sqlite:") else Dialect.POSTGRES
     if not (wanted := migrations(dialect, since=since)):
         return "-- up to date: nothing to do\n"
-    return "\n".join(("BEGIN;\n", *wanted, "COMMIT;\n"))
+    if dialect is Dialect.SQLITE:
+        return "\n".join(("BEGIN IMMEDIATE;\n", *wanted, "COMMIT;\n"))
+    head = f"BEGIN;\n{POSTGRES_LOCK};\n{POSTGRES_PATIENCE};\n"
+    return "\n".join((head, *wanted, "COMMIT;\n"))
 
 
 def check_version(found: int | None, dialect: Dialect, *, where: str) -> bool:
@@ -52,7 +69,8 @@ def check_version(found: int | None, dialect: Dialect, *, where: str) -> bool:
 def not_migrated(found: int | None, *, where: str) -> LedgerUnusable:
     state = "has no cron_leader tables" if found is None else f"has the old schema {found}"
     return LedgerUnusable(
-        f"ledger {where} {state}: run `cron-leader db migrate`, or set [ledger] migrate = true"
+        f"ledger {where} {state}: run `cron-leader db migrate` (with --sql it prints the SQL for "
+        "whoever may), or set [ledger] migrate = true"
     )
 
 

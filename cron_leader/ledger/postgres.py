@@ -75,8 +75,6 @@ SELECT set_config('application_name', %(name)s, true),
     set_config('idle_in_transaction_session_timeout', %(idle_ms)s, true),
     set_config('tcp_user_timeout', %(idle_ms)s, true)
 """
-_LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(hashtextextended('cron_leader:migrate', 0))"
-
 
 _FIND_META = """
 SELECT 1 AS found FROM pg_catalog.pg_class
@@ -302,9 +300,13 @@ async def _version(connection: Connection) -> int | None:
 
 
 async def _migrate(connection: Connection) -> None:
-    """Whatever is missing, in one transaction; other nodes that start now wait for it."""
+    """Whatever is missing, in one transaction; other nodes that start now wait for it.
+
+    Given up (LedgerNotCommitted) behind somebody's long transaction: see POSTGRES_PATIENCE.
+    """
     await _execute(connection, *_BEGIN)
-    await _execute(connection, _LOCK_MIGRATIONS)
+    await _execute(connection, migrations.POSTGRES_LOCK)
+    await _execute(connection, migrations.POSTGRES_PATIENCE)
     since = await _version(connection) or 0
     for script in migrations.migrations(Dialect.POSTGRES, since=since):
         await _execute(connection, script)
