@@ -17,6 +17,9 @@ COMPILED = env -u PYTHONDONTWRITEBYTECODE
 SCENARIOS = tests/chaos/test_scenarios.py
 TESTS = tests --ignore=$(SCENARIOS)
 PYTEST_ARGS =
+# Most tests wait most of the time: for a lease to end, for a process to start. WORKERS=0: in turn.
+WORKERS = 3
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test lint bench bench-full chaos clean
@@ -28,7 +31,7 @@ demo: $(VENV)/.test ## three nodes, four acts, a verdict from the ledger (< 60 s
 	@$(COMPILED) $(BIN)/cron-leader demo $(DEMO_ARGS)
 
 test: $(VENV)/.test ## every test that needs no root; some: TESTS=tests/core PYTEST_ARGS="-q -k word"
-	$(PYTEST) $(TESTS) $(PYTEST_ARGS)
+	$(PYTEST) $(SIDE_BY_SIDE) $(TESTS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 	$(BIN)/ruff check

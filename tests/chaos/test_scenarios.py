@@ -19,7 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PLAYS = [(name, variant) for name, s in SCENARIOS.items() for variant in s.variants]
 DEFECTS = [(name, scenario) for name, c in CANARIES.items() for scenario in c.scenarios]
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("namespaces"),  # one after the other: each is a fleet of its own
+]
 
 
 @pytest.fixture(autouse=True)

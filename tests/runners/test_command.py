@@ -30,11 +30,11 @@ from tests.runners.stage import (
 
 async def test_a_run_that_succeeds_is_recorded_with_output_and_duration() -> None:
     async with stage() as s:
-        result = await s.play(shell("echo out; echo err >&2; sleep 0.05"))
+        result = await s.play(shell("echo out; echo err >&2; sleep 0.2"))
     assert result.ok
     assert (result.exit_code, result.error) == (0, None)
     assert result.output == "out\nerr\n"
-    assert 50_000_000 <= result.duration_ns < 5_000_000_000
+    assert 100_000_000 <= result.duration_ns < 5_000_000_000
     assert abs((CLOCK.wall() - result.finished_at).total_seconds()) < 5
 
 
