@@ -198,11 +198,12 @@ class Candidacy:
         place = await self._line.get_in(self._clock.wall())
         self._revision = place.revision
         self._met(place.nodes)
-        won = await self._line.win(place.revision)
+        won, watch = await self._line.win(place.revision)
         self._tenure = Tenure(
             self._etcd,
             self._seat,
             won,
+            watch=watch,
             report=self._report,
             clock=self._clock,
             emit=self._emit,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -121,13 +122,26 @@ class Line:
             )
         return Place(int(found.create_revision), fleet)
 
-    async def win(self, revision: int) -> Won:
-        """Wait until nobody is ahead of the key we put at `revision`."""
-        while True:
-            found = await self.last_check(revision)
-            if isinstance(found, Won):
-                return found
-            await self._watch(found.key, found.read_at + 1)
+    async def win(self, revision: int) -> tuple[Won, KeyWatch | None]:
+        """Wait until nobody is ahead of the key we put at `revision`.
+
+        With it comes the watch that was waited on, if it lives: it has followed the own key since
+        before the last check, and is the caller's to leave. Opening another takes milliseconds.
+        """
+        watch: KeyWatch | None = None
+        try:
+            while True:
+                found = await self.last_check(revision)
+                if watch is not None and (isinstance(found, Behind) or not watch.alive):
+                    await watch.aclose()
+                    watch = None
+                if isinstance(found, Won):
+                    return found, watch
+                watch = await self._wait(found)
+        except BaseException:
+            if watch is not None:
+                await watch.aclose()
+            raise
 
     async def last_check(self, revision: int) -> Won | Behind:
         """The look at the line that a term begins with, unless somebody is ahead.
@@ -213,17 +227,27 @@ class Line:
                 except (EtcdUnavailable, EtcdRefused):
                     return  # whoever reads the line next tries again
 
-    async def _watch(self, ahead: bytes, revision: int) -> None:
-        """Until something happens to the key ahead or to our own, or the watch ends."""
-        keys = (self._seat.place_key, ahead)
+    async def _wait(self, behind: Behind) -> KeyWatch | None:
+        """Until something happens to the key ahead or to our own: the watch that said so, still
+        open; None if it ended."""
+        keys = (self._seat.place_key, behind.key)
+        watch = KeyWatch(
+            self._etcd,
+            keys,
+            revision=behind.read_at + 1,
+            patience=self._patience,
+            clock=self._clock,
+        )
         try:
-            async with KeyWatch(
-                self._etcd, keys, revision=revision, patience=self._patience, clock=self._clock
-            ) as watch:
+            async with AsyncExitStack() as unless_heard:
+                await unless_heard.enter_async_context(watch)
                 await watch.change()
+                unless_heard.pop_all()
+                return watch
         except WatchEnded as ended:
             if ended.why != "silent":
                 await asyncio.sleep(PAUSE_S)
+            return None
 
     # -------------------------------------------------------------- asking
 

@@ -51,6 +51,11 @@ class Stream:
         self._replies: asyncio.Queue[Any] = asyncio.Queue(BACKLOG)
         self._reader = asyncio.create_task(self._read(), name=f"etcd stream {endpoint}")
 
+    @property
+    def over(self) -> bool:
+        """It has ended, though not every reply may have been received yet."""
+        return self._end is not None
+
     async def send(self, request: Any, *, timeout_s: float) -> None:
         """Hand the request to gRPC; TimeoutError, or the error the stream ended with."""
         async with asyncio.timeout(timeout_s):

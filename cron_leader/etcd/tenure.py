@@ -42,7 +42,10 @@ class Standing(Enum):
 
 
 class Tenure:
-    """Watches over one won election until the own key is no longer ours."""
+    """Watches over one won election until the own key is no longer ours.
+
+    watch: one on the own key that is open since before the last check; ours from now on.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Tenure:
         seat: Seat,
         won: Won,
         *,
+        watch: KeyWatch | None,
         report: Callable[[Event], None],
         clock: Clock,
         emit: Emit,
@@ -57,6 +61,7 @@ class Tenure:
         self._etcd = etcd
         self._seat = seat
         self._won = won
+        self._watch = watch
         self._report = report
         self._clock = clock
         self._emit = emit
@@ -98,17 +103,23 @@ class Tenure:
 
     async def _watch_once(self, revision: int) -> bool:
         """Whether the key was deleted (else overwritten); raises WatchEnded."""
-        async with KeyWatch(
+        inherited, self._watch = self._watch, None
+        async with inherited or self._new_watch(revision) as watch:
+            self._broken = None
+            self._emit("watch.opened", lease=self._lease)
+            self._report(WatchOpened(self._seat.nonce))
+            while (change := await watch.change()).key != self._seat.place_key:
+                pass  # of the one that was ahead
+            return change.deleted
+
+    def _new_watch(self, revision: int) -> KeyWatch:
+        return KeyWatch(
             self._etcd,
             (self._seat.place_key,),
             revision=revision,
             patience=self._patience,
             clock=self._clock,
-        ) as watch:
-            self._broken = None
-            self._emit("watch.opened", lease=self._lease)
-            self._report(WatchOpened(self._seat.nonce))
-            return (await watch.change()).deleted
+        )
 
     async def _read_until_answered(self) -> Standing:
         """Raises EtcdRefused where asking again cannot help: the right to read it was taken."""

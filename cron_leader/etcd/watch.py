@@ -53,7 +53,8 @@ class WatchEnded(Exception):
 
 
 class KeyWatch:
-    """`async with` it, at which etcd has confirmed the watch; then await `change()`.
+    """`async with` it, at which etcd has confirmed the watch; then await `change()`. One that is
+    open already may be entered again, by whoever takes it over: it ends when that one leaves it.
 
     revision: the first one wanted; older events, which a reset cluster may deliver, are dropped.
     etcd confirms a watch of compacted revisions too, and ends it within its next round (100 ms).
@@ -73,6 +74,11 @@ class KeyWatch:
         self._early: deque[Change] = deque()
 
     async def __aenter__(self) -> KeyWatch:
+        if self._stream is None:
+            await self._open()
+        return self
+
+    async def _open(self) -> None:
         try:
             self._stream = await self._etcd.open("Watch/Watch", timeout_s=self._patience.open_s)
         except (EtcdUnavailable, EtcdRefused) as error:
@@ -80,9 +86,8 @@ class KeyWatch:
         try:
             await self._create(self._stream)
         except BaseException:
-            await self._close()
+            await self.aclose()
             raise
-        return self
 
     async def __aexit__(
         self,
@@ -90,7 +95,12 @@ class KeyWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._close()
+        await self.aclose()
+
+    @property
+    def alive(self) -> bool:
+        """Open, and not known to have ended."""
+        return self._stream is not None and not self._stream.over
 
     async def change(self) -> Change:
         """The next change of a followed key; raises WatchEnded."""
@@ -170,7 +180,8 @@ class KeyWatch:
         self._etcd.rotate(stream.endpoint)
         return WatchEnded("silent", f"etcd {stream.endpoint}: the watch is silent")
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """Idempotent."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.__aexit__(None, None, None)
