@@ -143,6 +143,50 @@ def standby(primary: Postgres, name: str = "standby") -> Iterator[Postgres]:
         shutil.rmtree(base, ignore_errors=True)
 
 
+def find_pgbouncer() -> Path | None:
+    found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    return Path(found) if found else None
+
+
+@contextlib.contextmanager
+def pgbouncer(tool: Path, server: Postgres, *, pool: int = 8) -> Iterator[int]:
+    """A PgBouncer in transaction mode before a server, as installed; its port on loopback."""
+    ids = _demoted()
+    base, port = _folder(ids), _free_port(server.host)
+    settings = base / "pgbouncer.ini"
+    settings.write_text(
+        f"[databases]\n* = host={server.host} port={server.port}\n"
+        f"[pgbouncer]\nlisten_addr = {server.host}\nlisten_port = {port}\n"
+        f"pool_mode = transaction\ndefault_pool_size = {pool}\n"
+        f"auth_type = trust\nauth_file = {base / 'users'}\nunix_socket_dir =\n"
+    )
+    (base / "users").write_text('"postgres" ""\n')
+    command = [str(tool), str(settings)]
+    if ids:
+        who = [f"--reuid={ids[0]}", f"--regid={ids[1]}", "--clear-groups"]
+        command = ["setpriv", *who, "--pdeathsig", "KILL", *command]
+    try:
+        with (base / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            try:
+                _wait_listening(server.host, port, process, base / "log")
+                yield port
+            finally:
+                process.kill()
+                process.wait(START_S)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _wait_listening(host: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(log.read_text(errors="replace"))
+
+
 def _folder(ids: tuple[int, int] | None) -> Path:
     base = Path(tempfile.mkdtemp(prefix="clpg-"))
     if ids:

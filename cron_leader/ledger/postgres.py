@@ -20,7 +20,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Term
+from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (

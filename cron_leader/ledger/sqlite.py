@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused, Term
+from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused
 from cron_leader.errors import CronLeaderError, LedgerNotCommitted, LedgerUncertain
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (

@@ -320,7 +320,10 @@ class PostgresDatabase:
         self._translate = pg_errors.translate
         try:
             self._connection = psycopg.connect(
-                pg_dsn.with_defaults(url), autocommit=True, row_factory=dict_row
+                pg_dsn.with_defaults(url),
+                autocommit=True,
+                prepare_threshold=None,  # a pooler would mix up whose statements they are
+                row_factory=dict_row,
             )
         except self._errors as error:
             raise self._translate(error, self._where) from error

@@ -118,6 +118,48 @@ def _next(lab: Lab, least: int, rollback: Rollback) -> Candidate:
     return replace(lab.candidate("next"), least=least, rollback=rollback)
 
 
+# ------------------------------------------------------------------ the pin
+
+WATCHED = """
+CREATE TABLE watched (relation text, setting text);
+CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO watched VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'));
+    RETURN NULL;
+END $$;
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE tablename LIKE 'cron\\_leader\\_%' LOOP
+        EXECUTE format('CREATE TRIGGER watch AFTER INSERT OR UPDATE ON %I EXECUTE FUNCTION watch()',
+            name);
+    END LOOP;
+END $$
+"""
+
+
+async def test_every_write_of_a_term_pins_synchronous_commit_whatever_the_servers_default(
+    server: Postgres,
+) -> None:
+    assert server.ask("SHOW synchronous_commit") == "off"
+    with server.database("ready") as url:
+        name = url.rpartition("/")[2]
+        server.run(EMPTY, WATCHED, database=name)
+        async with contextlib.AsyncExitStack() as stack:
+            leader = await Lab(url, stack).leader("a", settlement())
+            server.run("DELETE FROM watched WHERE relation = 'cron_leader_meta'", database=name)
+            run, back = Claim(slot(), "run"), Claim(slot(1), "back")
+            assert isinstance(await leader.take(run, back), Taken)
+            for answer in (
+                await leader.finish(run),
+                await leader.put_back(back),
+                await leader.ledger.heartbeat(leader.term, at(1), at(1)),
+                await leader.ledger.close_term(leader.term, "resigned", at(2)),
+            ):
+                assert isinstance(answer, Applied)
+        written = server.ask("SELECT array_agg(DISTINCT relation) FROM watched", name)
+        pinned = server.ask("SELECT array_agg(DISTINCT setting) FROM watched", name)
+    assert pinned == ["on"]
+    assert {f"cron_leader_{t}" for t in ("fence", "term", "job", "slot", "attempt")} <= set(written)
+
+
 # ------------------------------------------------------------------ the ledger
 
 
