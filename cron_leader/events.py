@@ -20,7 +20,7 @@ VOCABULARY = frozenset(
         "slot.missed", "slot.skipped",
         "run.started", "run.finished",
         "ledger.refused", "ledger.uncertain", "ledger.unreachable", "ledger.back",
-        "ledger.went_back",
+        "ledger.went_back", "ledger.failed_over",
         "etcd.unreachable", "etcd.back",
         "config.loaded", "config.drifted",
         "clock.stepped", "clock.skewed", "loop.lagged",

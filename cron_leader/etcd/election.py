@@ -121,11 +121,13 @@ class Candidacy:
         assert self._revision is not None
         while not self._leaving:
             try:
-                await self._line.record_raise(self._revision, fence, timeline)
+                before = await self._line.record_raise(self._revision, fence, timeline)
             except (EtcdUnavailable, EtcdRefused):
                 await asyncio.sleep(PAUSE_S)
-            else:
-                return
+                continue
+            if None not in (before, timeline) and before != timeline:
+                self._emit("ledger.failed_over", before=before, timeline=timeline)
+            return
 
     async def leave(self) -> None:
         """Stop renewing, delete the own keys, revoke, report Left; idempotent, bounded.

@@ -11,7 +11,7 @@ cluster id that is harmless, its fences go on upwards.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cron_leader.core.model import Mark, Rollback
@@ -20,14 +20,28 @@ from cron_leader.etcd.keys import Seat
 
 def remembered(kvs: Sequence[Any], seat: Seat) -> int:
     """The fence in the record of the last raise; 0 if there is none of this ledger."""
+    try:
+        return int(_record(kvs, seat)["fence"])
+    except (ValueError, TypeError, KeyError):
+        return 0
+
+
+def timeline(kvs: Sequence[Any], seat: Seat) -> str | None:
+    """The database's timeline in that record: it counts up with each fail-over; None: no record."""
+    said = _record(kvs, seat).get("timeline")
+    return said if isinstance(said, str) else None
+
+
+def _record(kvs: Sequence[Any], seat: Seat) -> Mapping[str, Any]:
+    """What the last raise of this ledger left; empty if nothing, or somebody else's words."""
     for kv in kvs:
         try:
             record = json.loads(kv.value)
             if record["ledger_id"] == seat.ledger_id:
-                return int(record["fence"])
+                return dict(record)
         except (ValueError, TypeError, KeyError):
-            pass  # somebody else's words
-    return 0
+            pass
+    return {}
 
 
 def mismatch(mark: Mark | None, header: Any, least: int, seat: Seat) -> str | None:

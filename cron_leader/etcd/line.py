@@ -174,15 +174,21 @@ class Line:
         )
         await self._insist(request)
 
-    async def record_raise(self, revision: int, fence: int, timeline: str | None) -> None:
-        """Let etcd remember what we raised, while the key we put at `revision` is there; raises as
-        Etcd.call does."""
+    async def record_raise(self, revision: int, fence: int, timeline: str | None) -> str | None:
+        """Let etcd remember what we raised, while the key we put at `revision` is there; the
+        database's timeline of the raise before, None: not known. Raises as Etcd.call does."""
         seat = self._seat
         request = requests.when(
             [requests.created_at(seat.place_key, revision)],
-            [requests.put(seat.raised_key, seat.raised_value(fence, timeline))],
+            [
+                requests.read(seat.raised_key),
+                requests.put(seat.raised_key, seat.raised_value(fence, timeline)),
+            ],
         )
-        await self._call("KV/Txn", request)
+        reply = await self._call("KV/Txn", request)
+        if not reply.succeeded:
+            return None
+        return history.timeline(reply.responses[0].response_range.kvs, seat)
 
     # -------------------------------------------------------------- reading the line
 

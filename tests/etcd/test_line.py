@@ -217,6 +217,16 @@ async def test_the_next_leader_is_told_the_fence_that_was_recorded(
     assert (await b.until(Elected)).least == 41
 
 
+async def test_another_timeline_than_that_of_the_raise_before_is_told(
+    fleet: Fleet, hand: Hand
+) -> None:
+    (a,) = await line_of(fleet, hand, "a")
+    for timeline in ("00000001", "00000001", None, "00000001", "00000002"):
+        await a.candidacy.record(41, timeline)
+    told = [fields for event, fields in a.emit.lines if event == "ledger.failed_over"]
+    assert told == [{"before": "00000001", "timeline": "00000002"}]
+
+
 async def test_a_deposed_leader_records_nothing(fleet: Fleet, hand: Hand) -> None:
     a, b = await line_of(fleet, hand, "a", "b")
     await hand.delete(place_of(a))
