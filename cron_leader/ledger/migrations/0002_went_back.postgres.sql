@@ -6,4 +6,14 @@ ALTER TABLE cron_leader_fence ADD COLUMN went_back_at timestamptz;
 ALTER TABLE cron_leader_fence ADD COLUMN went_back_from bigint;
 ALTER TABLE cron_leader_fence ADD COLUMN went_back text;
 
+-- For the history, newest first, and for retention, oldest first.
+CREATE INDEX cron_leader_slot_time ON cron_leader_slot (scheduled_for);
+CREATE INDEX cron_leader_slot_fence ON cron_leader_slot (fence, scheduled_for);
+CREATE INDEX cron_leader_slot_trouble ON cron_leader_slot (state, scheduled_for)
+    WHERE state IN ('failed', 'timed_out', 'cancelled', 'abandoned', 'skipped', 'missed');
+CREATE INDEX cron_leader_gap_time ON cron_leader_gap ("first");
+CREATE INDEX cron_leader_refusal_time ON cron_leader_refusal (at);
+CREATE INDEX cron_leader_command_time ON cron_leader_command (at);
+CREATE INDEX cron_leader_notice_time ON cron_leader_notice (sent_at);
+
 UPDATE cron_leader_meta SET schema_version = 2;
