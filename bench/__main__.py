@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import line, measure
+from bench.cuts import cuts
 from bench.figures import Figure, Skipped
 from bench.setups import Place
 from cron_leader.errors import CronLeaderError
@@ -45,6 +46,7 @@ class Bench:
             "crowd": self.crowd,
             "freeze": self.freeze,
             "phantoms": self.phantoms,
+            "cuts": self.cuts,
             "alignment": self.alignment,
         }
 
@@ -101,6 +103,9 @@ class Bench:
         figures = await measure.frozen(self._place("freeze"), self._options.freezes, told=told)
         print(file=sys.stderr)
         return figures
+
+    async def cuts(self) -> Sequence[Measured]:
+        return await cuts(self._place("cuts").folder, self._options.cuts)
 
     async def alignment(self) -> Sequence[Measured]:
         return await measure.alignment(self._place("alignment"), self._options.minutes)
@@ -184,6 +189,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("figures", nargs="*", help="which to measure (default: all)")
     parser.add_argument("--times", type=int, default=10, help="samples of a start or a failover")
     parser.add_argument("--freezes", type=int, default=20, help="how often to freeze the leader")
+    parser.add_argument("--cuts", type=int, default=3, help="from etcd, at each of two TTLs")
     parser.add_argument(
         "--minutes", type=float, default=2, help="of ticking on each side, of idling"
     )

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos import checks, op
+from chaos import checks, cuts, op
 from chaos.canaries import CANARIES, table
 from chaos.checks import Finding, Verdict
+from chaos.cuts import Series
 from chaos.retest import why_pale
-from chaos.run import SCENARIOS, Order, judge, run
+from chaos.run import SCENARIOS, NotSteady, Order, judge, run
 from chaos.worlds import contain
+from chaos.worlds.services import NotHere
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
 OUT = Path(__file__).parent / "out"
@@ -35,6 +37,9 @@ def _do(args: argparse.Namespace) -> int:
     match args.command:
         case "run":
             return _run(_order(args))
+        case "cuts":
+            out = (args.out or _fresh("cuts")).resolve()
+            return _cut(Series(args.count, args.ttl, args.election_ms, args.canary, out))
         case "canary" if args.list:
             print("\n".join(table()))
             return 0
@@ -53,6 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     in_scenarios = [name for name, canary in CANARIES.items() if canary.scenarios]
     run_.add_argument("--canary", choices=in_scenarios, help="build this defect in: must be NO")
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
+    cuts_ = commands.add_parser("cuts", help="many cuts of the leader from etcd, counted")
+    cuts_.add_argument("--count", type=int, default=5)
+    cuts_.add_argument("--ttl", type=int, default=5, help="of the lease, in seconds")
+    cuts_.add_argument("--election-ms", type=int, default=1000, help="etcd's election timeout")
+    cuts_.add_argument("--canary", choices=CANARIES, help="build this defect in")
+    cuts_.add_argument("--out", type=Path, help="where to leave logs, history and tally")
     canary = commands.add_parser("canary", help="each built-in defect must turn test and check red")
     canary.add_argument("name", nargs="?", choices=CANARIES)
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
@@ -73,17 +84,39 @@ def _fresh(name: str) -> Path:
     return OUT / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
 
 
+def _cut(series: Series) -> int:
+    """As _run. Status 1: what must not happen did."""
+    if not contain.contained():
+        words = ("--count", series.count, "--ttl", series.ttl_s)
+        more = ("--election-ms", series.election_ms, "--out", series.out)
+        canary = ("--canary", series.canary) if series.canary else ()
+        return _enter(series.out, "cuts", *map(str, (*words, *more, *canary)))
+    try:
+        tally = cuts.play(series)
+    except (NotHere, NotSteady, OSError) as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return EXIT[Verdict.UNKNOWN]
+    print(f"{tally.cuts} cuts: two gates in {tally.two_gates}, {tally.stale_runs} stale runs")
+    print(*tally.broken, sep="\n", end="\n" if tally.broken else "")
+    return 0 if tally.clean else 1
+
+
 def _run(order: Order) -> int:
     """Outside: the same command inside new namespaces. Inside: play and judge."""
     if contain.contained():
         return _show(run(order).findings)
+    title = f"{order.scenario} ({order.variant})" + ((order.canary and f" + {order.canary}") or "")
+    print(f"{title}: {order.out}", flush=True)
+    return _enter(order.out, *_words(order))
+
+
+def _enter(out: Path, *words: str) -> int:
+    """This command again, inside new namespaces."""
     if lacking := contain.missing():
         print(f"chaos: {lacking}", file=sys.stderr)
         return EXIT[Verdict.UNKNOWN]
-    order.out.mkdir(parents=True, exist_ok=True)
-    title = f"{order.scenario} ({order.variant})" + ((order.canary and f" + {order.canary}") or "")
-    print(f"{title}: {order.out}", flush=True)
-    return contain.enter([sys.executable, "-m", "chaos", *_words(order)])
+    out.mkdir(parents=True, exist_ok=True)
+    return contain.enter([sys.executable, "-m", "chaos", *words])
 
 
 def _words(order: Order) -> Iterator[str]:

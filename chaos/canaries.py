@@ -91,6 +91,11 @@ _ALL = (
         CORE + "test_node.py::test_silence_of_the_watch_shuts_the_gate_and_does_not_end_the_term",
     ),
     Canary(
+        "cut-unnoticed",
+        defects.cut_unnoticed,
+        CORE + "test_node.py::test_silence_of_the_watch_shuts_the_gate_and_does_not_end_the_term",
+    ),
+    Canary(
         "jump-ignored",
         defects.jump_ignored,
         CORE + "test_node.py::test_a_clock_jump_shuts_the_gate_until_leadership_is_proven_again",

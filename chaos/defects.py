@@ -71,6 +71,13 @@ def silence_shuts_nothing() -> None:
     Node._on_candidacy = deaf
 
 
+def cut_unnoticed() -> None:
+    """neither the deadline nor the watch's silence shuts the gate, nor a refused write"""
+    deadline_ignored()
+    silence_shuts_nothing()
+    refusal_ignored()
+
+
 def jump_ignored() -> None:
     """a jump of the wall clock proves nothing anew"""
     from cron_leader.core.node import Node

@@ -61,6 +61,22 @@ class CutOneWay(Cut):
         self._rule = _Rule(host, "INPUT", "--sport", port, ("DROP",))
 
 
+class CutBothWays:
+    """Packets to and from `port` vanish, those that are on their way included."""
+
+    name = "cut both ways"
+
+    def __init__(self, host: Host, port: int) -> None:
+        self._ways = (Cut(host, port), CutOneWay(host, port))
+
+    def inject(self) -> None:
+        for way in self._ways:
+            way.inject()
+
+    def heal(self) -> int:
+        return sum([way.heal() for way in self._ways])
+
+
 class Delay:
     """Packets to `port` arrive `delay_ms` later, in order.
 

@@ -243,7 +243,7 @@ def judge(ops: Sequence[Op]) -> tuple[Finding, ...]:
 
 
 def _plan(order: Order) -> Plan:
-    every_ns = workloads.EVERY_S * SECOND_NS
+    every_ns = workloads.EVERY_MS * 1_000_000
     within_ns = SCENARIOS[order.scenario].gate_within_ns
     return Plan(order.scenario, TTL_S * SECOND_NS, every_ns, TICK, HELD, within_ns)
 

@@ -17,7 +17,7 @@ FLEET = "chaos"
 PREFIX = "/cron-leader"
 ELECTION = f"{FLEET}/0"
 TICK, HELD, LATE = "tick", "held", "late"
-EVERY_S = 1
+EVERY_MS = 1000
 
 _PROGRAM = Path(__file__).with_name("effects.py")
 
@@ -29,7 +29,9 @@ class Workload:
     effects: Path
     release: Path
 
-    def config(self, *, endpoints: Sequence[str], ledger: str, ttl_s: int) -> str:
+    def config(
+        self, *, endpoints: Sequence[str], ledger: str, ttl_s: int, every_ms: int = EVERY_MS
+    ) -> str:
         """A whole cron-leader.toml. JSON strings and arrays are TOML ones."""
         return "\n".join(
             (
@@ -38,18 +40,18 @@ class Workload:
                 '[run]\ndrain = "1s"',
                 f"[etcd]\nendpoints = {json.dumps(list(endpoints))}",
                 f"[ledger]\nurl = {json.dumps(ledger)}",
-                self._job(TICK, "mark"),
-                self._job(HELD, "hold"),
-                self._job(LATE, "wait", str(self.release), on_lost_leadership="finish"),
+                self._job(TICK, every_ms, "mark"),
+                self._job(HELD, every_ms, "hold"),
+                self._job(LATE, every_ms, "wait", str(self.release), on_lost_leadership="finish"),
                 "",
             )
         )
 
-    def _job(self, name: str, *args: str, on_lost_leadership: str = "kill") -> str:
+    def _job(self, name: str, every_ms: int, *args: str, on_lost_leadership: str = "kill") -> str:
         argv = [sys.executable, "-S", "-E", str(_PROGRAM), str(self.effects), *args]
         return "\n".join(
             (
-                f'[[job]]\nname = "{name}"\nevery = "{EVERY_S}s"',
+                f'[[job]]\nname = "{name}"\nevery = "{every_ms}ms"',
                 f"command = {json.dumps(argv)}",
                 f'on_lost_leadership = "{on_lost_leadership}"',
             )

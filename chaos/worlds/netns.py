@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from chaos import workloads
 from chaos.op import History, OneClock, Op, Source, Type
 from chaos.workloads import FLEET, PREFIX, Workload
 from chaos.worlds import contain, hosts
@@ -34,11 +35,14 @@ SCRATCH = Path("/run/chaos")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a world is made for. launch: how a node's program is started."""
+    """What a world is made for. launch: how a node's program is started. election_ms: etcd's
+    election timeout, ten heartbeats; every_ms: between two slots of each job."""
 
     out: Path
     ttl_s: int
     launch: Launcher
+    election_ms: int = 1000
+    every_ms: int = workloads.EVERY_MS
 
 
 class Netns:
@@ -56,7 +60,8 @@ class Netns:
         out = self.setting.out
         self._workload = Workload(effects=out / "effects.jsonl", release=SCRATCH / "release")
         self._etcd = EtcdCluster([self.hosts[name] for name in MEMBERS], SCRATCH, out)
-        self._etcd.start()
+        election_ms = self.setting.election_ms
+        self._etcd.start(heartbeat_ms=election_ms // 10, election_ms=election_ms)
         postgres = Postgres(self.hosts["pg"], SCRATCH, out)
         postgres.start()
         self._watch(postgres)
@@ -77,7 +82,10 @@ class Netns:
         path = self.setting.out / "cron-leader.toml"
         endpoints = self._etcd.endpoints
         text = self._workload.config(
-            endpoints=endpoints, ledger=postgres.url, ttl_s=self.setting.ttl_s
+            endpoints=endpoints,
+            ledger=postgres.url,
+            ttl_s=self.setting.ttl_s,
+            every_ms=self.setting.every_ms,
         )
         path.write_text(text, encoding="utf-8")
         return path

@@ -61,6 +61,14 @@ def test_a_defect_built_in_turns_the_scenario_red(
     assert status == 1
 
 
+def test_a_cut_that_nobody_notices_is_counted_as_one_with_two_gates(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "chaos", "cuts", "--count", "1", "--ttl", "2"]
+    argv += ["--election-ms", "500", "--canary", "cut-unnoticed", "--out", str(tmp_path)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 cuts: two gates in 1," in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+
+
 def test_the_faults_do_what_they_say_and_count_what_they_touched() -> None:
     done = inside()
     printed, _ = done.communicate()
