@@ -137,6 +137,9 @@ class SqliteLedger(GuardedLedger):
 
     # -------------------------------------------------------------- the raise
 
+    async def rehearse(self, election: str) -> None:
+        """Nothing: its statements take microseconds to plan."""
+
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
     ) -> int | Refused:

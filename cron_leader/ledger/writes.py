@@ -24,6 +24,7 @@ from cron_leader.core.model import (
     Entry,
     Finish,
     Gap,
+    JobRecord,
     Order,
     Origin,
     PutBack,
@@ -140,6 +141,17 @@ def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
         )
         for row in rows
     )
+
+
+def rehearsal(election: str, at: datetime) -> tuple[Step, ...]:
+    """The statements of a takeover and of a first claim, with values of their types: to be planned,
+    never run."""
+    term, slot = Term(election, 0, "", "", 0, at), SlotKey("", at)
+    due = Entry(slot, State.DUE, next_at=at)
+    jobs = (JobRecord("", at, at, ""),)
+    past = Settlement(at, at, jobs, ("",), (due,), (), frozenset({""}))
+    claims = Batch((Claim(slot, ""),), (), at, at)
+    return (*settle(term, past).steps, *take(term, claims).steps)
 
 
 # ------------------------------------------------------------------ claims

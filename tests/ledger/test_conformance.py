@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from unittest.mock import ANY
@@ -233,6 +234,24 @@ async def test_the_raise_brings_the_past_along_which_stands_until_the_term_settl
     await new.settle(settlement())
     await new.ledger.read_past(new.term)
     assert asked == [ELECTION]
+
+
+async def test_a_rehearsal_writes_nothing_and_neither_waits_for_a_leader_nor_holds_one_up(
+    lab: Lab,
+) -> None:
+    leader = await lab.leader(past=settlement(entries=(Entry(slot(), State.DUE),)))
+    follower = await lab.ledger()
+    before = await leader.ledger.look_back(ELECTION)
+    answers = await asyncio.gather(
+        *(leader.take(to=at(second)) for second in range(1, 6)),
+        *(follower.rehearse(ELECTION) for _ in range(5)),
+    )
+    assert answers == [Taken({})] * 5 + [None] * 5
+    assert await leader.ledger.look_back(ELECTION) == replace(before, planned_to=at(5))
+    reader = lab.read()
+    assert [term.fence for term in reader.terms()] == [leader.fence]
+    assert [job.job for job in reader.jobs()] == ["job"]
+    assert not reader.refusals()
 
 
 async def test_a_waiting_row_is_claimed_by_the_attempt_seen_and_by_no_other(lab: Lab) -> None:
