@@ -22,7 +22,13 @@ from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.drift import Drift
 from cron_leader.etcd.election import Candidacy
-from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports, find_etcd
+from cron_leader.etcd.embedded import (
+    EmbeddedEtcd,
+    EtcdOptions,
+    Ports,
+    _packaged_etcd,
+    find_etcd,
+)
 from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import NS, hex_id
 from cron_leader.etcd.stubs import rpc
@@ -46,14 +52,25 @@ def thaw(etcd: EmbeddedEtcd) -> None:
     os.kill(etcd.pid, signal.SIGCONT)
 
 
+def binaries() -> list[Path]:
+    """The one found first and, if it is another, the packaged one: usually 3.4 and 3.5."""
+    packaged = _packaged_etcd()
+    return list(dict.fromkeys(p for p in (find_etcd(), packaged) if p is not None))
+
+
 @contextlib.contextmanager
 def cluster(
-    folder: Path, *, size: int = 3, options: EtcdOptions | None = None
+    folder: Path,
+    *,
+    size: int = 3,
+    options: EtcdOptions | None = None,
+    binary: Path | None = None,
 ) -> Iterator[list[EmbeddedEtcd]]:
-    """`size` members on loopback, all of them ready."""
+    """`size` members on loopback, all of them ready. binary None: the one found first."""
     ports = {f"m{i}": Ports.draw() for i in range(size)}
     members = [
-        EmbeddedEtcd(folder / name, name=name, peers=ports, options=options) for name in ports
+        EmbeddedEtcd(folder / name, name=name, peers=ports, options=options, binary=binary)
+        for name in ports
     ]
     try:
         for member in members:

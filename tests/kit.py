@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,17 @@ class Town:
         """Oldest first."""
         with open_reader(self.ledger) as reader:
             return list(reversed(reader.slots(job=job)))
+
+    def unexplained(self, job: str) -> set[datetime]:
+        """Of a job that is due each second: slots between its first and its last row that have
+        neither a row nor a gap row."""
+        rows = {row.scheduled_for for row in self.slots(job)}
+        with open_reader(self.ledger) as reader:
+            gaps = [(gap.first, gap.last) for gap in reader.gaps()]
+        first, last = min(rows), max(rows)
+        seconds = range(int((last - first).total_seconds()) + 1)
+        every = {first + timedelta(seconds=second) for second in seconds}
+        return {at for at in every - rows if not any(a <= at <= b for a, b in gaps)}
 
     def attempts(self, job: str | None = None) -> list[AttemptRow]:
         with open_reader(self.ledger) as reader:

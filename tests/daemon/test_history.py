@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -130,23 +130,13 @@ async def _stays_out(place: Town, *, since: datetime) -> None:
     assert await place.keys() == []
 
 
-def _lost(place: Town) -> set[datetime]:
-    """Slots of the job between its first and its last row that nothing explains."""
-    rows = {row.scheduled_for for row in place.slots("beat")}
-    with open_reader(place.ledger) as reader:
-        gaps = [(gap.first, gap.last) for gap in reader.gaps()]
-    first, last = min(rows), max(rows)
-    every = {first + timedelta(seconds=s) for s in range(int((last - first).total_seconds()) + 1)}
-    return {at for at in every - rows if not any(a <= at <= b for a, b in gaps)}
-
-
 async def _mended(place: Town, before: Line, *, since: datetime) -> Line:
     """Somebody leads again, above every fence before, and each slot so far is explained."""
     opened = await place.says("gate.opened", since=since)
     assert opened.fields["fence"] > before.fields["fence"]
     await place.says("run.finished", since=opened.at, job="beat", outcome="succeeded")
     await place.says("run.finished", since=now(), job="beat", outcome="succeeded")
-    assert not _lost(place)
+    assert not place.unexplained("beat")
     assert len({row.scheduled_for for row in place.slots("beat")}) == len(place.slots("beat"))
     return opened
 

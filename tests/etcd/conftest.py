@@ -9,17 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cron_leader.etcd.embedded import EmbeddedEtcd, _packaged_etcd, find_etcd
-from tests.etcd_kit import QUICK, Authority, Fleet, Hand, fleet_of
+from cron_leader.etcd.embedded import EmbeddedEtcd
+from tests.etcd_kit import QUICK, Authority, Fleet, Hand, binaries, fleet_of
 
 
-def _binaries() -> list[Path]:
-    """The one found first and, if it is another, the packaged one: usually 3.4 and 3.5."""
-    packaged = _packaged_etcd()
-    return list(dict.fromkeys(p for p in (find_etcd(), packaged) if p is not None))
-
-
-@pytest.fixture(scope="session", params=_binaries(), ids=lambda path: path.parent.name)
+@pytest.fixture(scope="session", params=binaries(), ids=lambda path: path.parent.name)
 def each_etcd(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedEtcd]:
