@@ -25,6 +25,7 @@ from cron_leader.core.dispatch import Pool
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Effect, Event, Now
+from cron_leader.core.model import Term
 from cron_leader.core.node import Node
 from cron_leader.core.standing import Limits, Phase
 from cron_leader.errors import (
@@ -44,6 +45,7 @@ from cron_leader.ledger import open_ledger
 from cron_leader.link import Link
 from cron_leader.runners import Runners
 from cron_leader.scribe import Scribe
+from cron_leader.upkeep import Policy, Upkeep
 
 T = TypeVar("T")
 
@@ -203,9 +205,22 @@ class Daemon:
             ),
             draw=lambda: secrets.token_hex(16),
         )
+        self._upkeep = Upkeep(
+            self._ledger,
+            Policy.of(config.ledger.retention_ns, config.ledger.keep),
+            leading=self._leading,
+            clock=self._clock,
+            emit=self._emit,
+        )
+
+    def _leading(self) -> Term | None:
+        """The term whose gate is open now."""
+        settled = self._node.phase is Phase.LEADING
+        return self._node.term if settled and self.snapshot().closed is None else None
 
     async def _serve(self) -> None:
         """The loop: one event, one step, its effects."""
+        self.spawn(self._upkeep.run())
         self._wake()
         while self._exit is None:
             self._step(await self._inbox.get())

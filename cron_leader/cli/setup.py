@@ -63,6 +63,8 @@ endpoints = ["127.0.0.1:2379"]
 [ledger]
 url = "sqlite:///cron-leader.db"    # one machine, or a trial; relative to this file
 # url = "postgresql://cron:${PGPASSWORD}@db.example/cron"
+# retention = "30d"                 # how old rows get, or "off"
+# keep = 10000                      # slots of one job that stay, or "off"
 # ledger_rollback = "refuse"        # of a ledger that lost its end: or "skip", or "refire"
 
 # [jobs]

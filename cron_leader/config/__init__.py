@@ -73,12 +73,15 @@ class EtcdConfig:
 class LedgerConfig:
     """url: sqlite:///<absolute path> (so four slashes) or postgresql://..., may hold a password.
 
-    rollback: what a leader does with a ledger that lost its end.
+    rollback: what a leader does with a ledger that lost its end. retention_ns: how old rows get;
+    None: as old as they like. keep: slots of a job that stay; 0: all of them.
     """
 
     url: str = field(repr=False)
     migrate: bool
     rollback: Rollback = Rollback.REFUSE
+    retention_ns: int | None = None
+    keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,8 @@ def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
     return LedgerConfig(
         url=url,
         migrate=values.get("migrate", True),
+        retention_ns=values.get("retention", 30 * 86_400 * _S),
+        keep=values.get("keep", 10_000),
         rollback=Rollback(values.get("ledger_rollback", Rollback.REFUSE)),
     )
 

@@ -65,6 +65,21 @@ def _start_within(text: str) -> int | None:
     return None if text == "none" else parse_duration(text)
 
 
+def _retention(text: str) -> int | None:
+    if text in {"0", "off"}:
+        return None
+    ns = parse_duration(text)
+    if 0 < ns < _SHORTEST_RETENTION_NS:
+        raise ValueError('must be at least 1h, or "off"')
+    return ns or None
+
+
+def _number_or_off(value: object) -> object:
+    if value in {"0", "off"}:
+        return 0
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
 def _env(value: Mapping[str, str]) -> Mapping[str, str]:
     for name in value:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -98,6 +113,10 @@ _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
 
+_SHORTEST_RETENTION_NS = 3600 * NS_PER_S
+"""A late copy of a claim must find its slot's row."""
+_KEEP = cs.no_info_before_validator_function(_number_or_off, _whole(0, 1_000_000_000))
+
 SECTIONS: Mapping[str, Mapping[str, Schema]] = {
     "node": {"id": _NODE},
     "fleet": {"name": _FLEET, "prefix": _PREFIX, "shards": _whole(1, 1)},
@@ -125,6 +144,8 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
         "url": _TEXT,
         "migrate": cs.bool_schema(strict=True),
         "ledger_rollback": _one_of(*Rollback),
+        "retention": _after(_retention),
+        "keep": _KEEP,
     },
     "jobs": {"modules": cs.list_schema(_MODULE, strict=True)},
     "http": {"listen": _TEXT, "token_file": _TEXT},
@@ -157,7 +178,7 @@ JOB: Mapping[str, Schema] = {
 
 _DURATIONS = frozenset(
     {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace"}
-) | {"start_within"}
+) | {"start_within", "retention"}
 
 
 def _table(fields: Mapping[str, Schema], *required: str) -> Schema:

@@ -28,6 +28,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.errors import LedgerUnusable
+from cron_leader.ledger.retention import Kept, Key, Surplus
 
 
 class Ledger(Protocol):
@@ -92,6 +93,19 @@ class Ledger(Protocol):
     async def put_back(self, term: Term, put_back: PutBack) -> Applied | Refused: ...
 
     async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused: ...
+
+    async def surplus(self, election: str, after: str, keep: int) -> tuple[Surplus, ...]:
+        """The next few jobs by name after `after`; empty: there are no more."""
+
+    async def expired(
+        self, election: str, kept: Kept, before: datetime, surplus: Surplus | None = None
+    ) -> tuple[Key, ...]:
+        """The oldest rows of one kind that may go, at most a batch: final before `before`."""
+
+    async def trim(
+        self, term: Term, kept: Kept, keys: tuple[Key, ...], now: datetime
+    ) -> Applied | Refused:
+        """Delete rows that `expired` named."""
 
     async def close(self) -> None: ...
 

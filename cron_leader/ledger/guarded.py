@@ -24,7 +24,8 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
-from cron_leader.ledger import writes
+from cron_leader.ledger import retention, writes
+from cron_leader.ledger.retention import Kept, Key, Surplus
 from cron_leader.ledger.sql import Params, to_time, to_time_or_none
 from cron_leader.ledger.writes import Rows, Write
 
@@ -79,6 +80,24 @@ class GuardedLedger(ABC):
 
     async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused:
         return await self.write(writes.close_term(term, reason, now))
+
+    @abstractmethod
+    async def read(self, query: str, params: Params) -> Rows:
+        """One named statement that changes nothing."""
+
+    async def surplus(self, election: str, after: str, keep: int) -> tuple[Surplus, ...]:
+        return retention.surplus_of(await self.read(*retention.surplus(election, after, keep)))
+
+    async def expired(
+        self, election: str, kept: Kept, before: datetime, surplus: Surplus | None = None
+    ) -> tuple[Key, ...]:
+        rows = await self.read(*retention.expired(election, kept, before, surplus))
+        return retention.keys_of(kept, rows)
+
+    async def trim(
+        self, term: Term, kept: Kept, keys: tuple[Key, ...], now: datetime
+    ) -> Applied | Refused:
+        return await self.write(retention.trim(term, kept, keys, now))
 
 
 def judge_raise(candidate: Candidate, rows: Rows) -> int | Refused:

@@ -210,6 +210,10 @@ class PostgresLedger(GuardedLedger):
         async with self._sessions.session(WRITE_S) as connection:
             return past_of(*await _transact(connection, statements))
 
+    async def read(self, query: str, params: Params) -> Rows:
+        async with self._sessions.session(WRITE_S) as connection:
+            return await _execute(connection, *_named(query, params))
+
     # -------------------------------------------------------------- guarded writes
 
     async def write(self, write: Write[T]) -> T | Refused:

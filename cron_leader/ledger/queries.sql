@@ -285,6 +285,81 @@ SELECT attempt FROM cron_leader_attempt
 WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
     AND attempt = :attempt AND run_id = :run_id AND state = :attempt_state
 
+-- ------------------------------------------------------------------ retention
+-- expired_*: the oldest keys that may go, read without a lock; trim_*: gone, under the guard. What is
+-- final stays final, so what was read may be deleted later, and twice.
+
+-- name: expired_slots
+SELECT job, scheduled_for, command_id FROM cron_leader_slot
+WHERE scheduled_for < :before AND election = :election
+    AND state NOT IN ('due', 'running', 'retrying')
+    AND (finished_at IS NULL OR finished_at < :before)
+ORDER BY scheduled_for LIMIT :rows
+
+-- name: expired_slots_of_job
+SELECT job, scheduled_for, command_id FROM cron_leader_slot
+WHERE job = :job AND scheduled_for <= :upto
+    AND state NOT IN ('due', 'running', 'retrying')
+    AND (finished_at IS NULL OR finished_at < :before)
+ORDER BY scheduled_for LIMIT :rows
+
+-- name: surplus
+-- Of the next :jobs jobs by name: the newest slot beyond the :keep that stay; NULL: there is none.
+SELECT j.job, (
+        SELECT s.scheduled_for FROM cron_leader_slot AS s WHERE s.job = j.job
+        ORDER BY s.scheduled_for DESC, s.command_id DESC LIMIT 1 OFFSET :keep
+    ) AS upto
+FROM (SELECT k.job FROM cron_leader_job AS k WHERE k.job > :after AND k.election = :election
+    ORDER BY k.job LIMIT :jobs) AS j
+ORDER BY j.job
+
+-- name: trim_attempts (job, scheduled_for, command_id)
+DELETE FROM cron_leader_attempt WHERE (job, scheduled_for, command_id) IN (
+    SELECT b.job, b.scheduled_for, b.command_id FROM batch AS b)
+
+-- name: trim_slots (job, scheduled_for, command_id)
+DELETE FROM cron_leader_slot WHERE (job, scheduled_for, command_id) IN (
+        SELECT b.job, b.scheduled_for, b.command_id FROM batch AS b)
+    AND state NOT IN ('due', 'running', 'retrying')
+
+-- name: expired_gaps
+SELECT job, "first" FROM cron_leader_gap WHERE "first" < :before AND "last" < :before
+ORDER BY "first" LIMIT :rows
+
+-- name: trim_gaps (job, first)
+DELETE FROM cron_leader_gap WHERE (job, "first") IN (SELECT b.job, b."first" FROM batch AS b)
+
+-- name: expired_terms
+-- The newest one stays, whatever its age: it says up to when the election has planned.
+SELECT fence AS old_fence FROM cron_leader_term
+WHERE election = :election AND ended_at < :before
+    AND fence < (SELECT max(t.fence) FROM cron_leader_term AS t WHERE t.election = :election)
+ORDER BY fence LIMIT :rows
+
+-- name: trim_terms (old_fence)
+DELETE FROM cron_leader_term
+WHERE election = :election AND fence < :fence AND fence IN (SELECT b.old_fence FROM batch AS b)
+
+-- name: expired_refusals
+SELECT at FROM cron_leader_refusal WHERE at < :before ORDER BY at LIMIT :rows
+
+-- name: trim_refusals (at)
+DELETE FROM cron_leader_refusal WHERE at IN (SELECT b.at FROM batch AS b)
+
+-- name: expired_commands
+SELECT id FROM cron_leader_command WHERE at < :before AND result IS NOT NULL
+ORDER BY at LIMIT :rows
+
+-- name: trim_commands (id)
+DELETE FROM cron_leader_command
+WHERE result IS NOT NULL AND id IN (SELECT b.id FROM batch AS b)
+
+-- name: expired_notices
+SELECT key FROM cron_leader_notice WHERE sent_at < :before ORDER BY sent_at LIMIT :rows
+
+-- name: trim_notices (key)
+DELETE FROM cron_leader_notice WHERE key IN (SELECT b.key FROM batch AS b)
+
 -- ------------------------------------------------------------------ views
 
 -- name: last_slots

@@ -34,7 +34,8 @@ class Query:
 _HEADER = re.compile(r"^-- name: (\w+)(?: \(([\w, ]+)\))?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _TIMES = {"scheduled_for", "next_at", "finished_at", "first", "last", "first_seen"}
-_TYPES = {"seen": "integer", "slots": "bigint", "effective_from": "timestamptz"} | dict.fromkeys(
+_TIMES |= {"effective_from", "at"}
+_TYPES = {"seen": "integer", "slots": "bigint", "old_fence": "bigint"} | dict.fromkeys(
     _TIMES, "timestamptz"
 )
 

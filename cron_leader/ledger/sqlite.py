@@ -165,6 +165,9 @@ class SqliteLedger(GuardedLedger):
     async def look_back(self, election: str) -> Past:
         return await self._call(lambda c: _past(c, election), Patience(WRITE_S))
 
+    async def read(self, query: str, params: Params) -> Rows:
+        return await self._call(lambda c: execute(c, Step(query, params)), Patience(WRITE_S))
+
     # -------------------------------------------------------------- guarded writes
 
     async def write(self, write: Write[T]) -> T | Refused:

@@ -7,7 +7,7 @@ ALTER TABLE cron_leader_fence ADD COLUMN went_back_from bigint;
 ALTER TABLE cron_leader_fence ADD COLUMN went_back text;
 
 -- For the history, newest first, and for retention, oldest first.
-CREATE INDEX cron_leader_slot_time ON cron_leader_slot (scheduled_for);
+CREATE INDEX cron_leader_slot_time ON cron_leader_slot (scheduled_for DESC, job, command_id);
 CREATE INDEX cron_leader_slot_fence ON cron_leader_slot (fence, scheduled_for);
 CREATE INDEX cron_leader_slot_trouble ON cron_leader_slot (state, scheduled_for)
     WHERE state IN ('failed', 'timed_out', 'cancelled', 'abandoned', 'skipped', 'missed');

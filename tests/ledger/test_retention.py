@@ -1,0 +1,198 @@
+"""Retention: what goes, what never does, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+
+from cron_leader.core.model import (
+    Claim,
+    CommandResult,
+    Entry,
+    Gap,
+    Reason,
+    Refused,
+    Result,
+    State,
+)
+from cron_leader.ledger import retention
+from cron_leader.ledger.retention import Kept
+from cron_leader.ledger.sql import to_text
+from cron_leader.upkeep import Policy, Upkeep
+from tests.etcd_kit import Emitted
+
+from .kit import ELECTION, T0, Lab, Leader, at, order, settlement, slot
+
+OLD = T0 - timedelta(days=40)
+DAY = timedelta(days=1)
+
+
+class Wall:
+    """A clock that stands at T0."""
+
+    def wall(self) -> datetime:
+        return T0
+
+    def boot_ns(self) -> int:
+        return 0
+
+
+def upkeep(leader: Leader, policy: Policy, emit: Emitted | None = None) -> Upkeep:
+    return Upkeep(
+        leader.ledger,
+        policy,
+        leading=lambda: leader.term,
+        clock=Wall(),  # type: ignore[arg-type]
+        emit=emit or Emitted(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cron_leader.upkeep.PAUSE_S", 0)
+
+
+async def ran(leader: Leader, when: float, job: str = "job") -> Claim:
+    """A slot that was run, and ended, at its time."""
+    claim = Claim(slot(when, job), f"{job} {when}")
+    await leader.take(claim, now=at(when), to=at(when))
+    await leader.finish(claim, result=Result(0, False, None, None, at(when), 1))
+    return claim
+
+
+def days(number: float) -> float:
+    """Seconds from T0, in the past."""
+    return -number * DAY.total_seconds()
+
+
+async def test_old_slots_go_with_their_attempts_and_gaps_and_younger_ones_stay(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    await ran(leader, days(40))
+    await ran(leader, days(20))
+    gaps = tuple(
+        Gap("job", at(days(far)), at(days(far - 1)), 11, Reason.COALESCED) for far in (50, 30.5)
+    )
+    await leader.take(gaps=gaps)
+    assert await upkeep(leader, Policy(30 * DAY, 0)).round()
+    with lab.read() as reader:
+        assert [row.scheduled_for for row in reader.slots()] == [at(days(20))]
+        assert [row.scheduled_for for row in reader.attempts()] == [at(days(20))]
+        assert [row.first for row in reader.gaps()] == [at(days(30.5))]
+
+
+async def test_what_is_unfinished_or_ended_only_lately_stays_however_old_its_time(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    running, due, late = slot(days(60)), slot(days(61)), slot(days(62))
+    await leader.take(
+        Claim(running, "r"),
+        Claim(late, "late"),
+        entries=(Entry(due, State.DUE, next_at=T0),),
+    )
+    await leader.finish(Claim(late, "late"))  # at T0 + 1 s
+    assert await upkeep(leader, Policy(30 * DAY, 1)).round()
+    assert lab.states() == {running: "running", due: "due", late: "succeeded"}
+
+
+async def test_of_each_job_the_newest_slots_stay_and_none_of_the_last_hour_goes(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement(jobs=("few", "many", "young")))
+    for minutes in range(10):
+        await ran(leader, -7200 - 60 * minutes, "many")
+        await ran(leader, -60 * minutes, "young")
+    await ran(leader, days(400), "few")
+    assert await upkeep(leader, Policy(None, 3)).round()
+    with lab.read() as reader:
+        assert [r.scheduled_for for r in reader.slots(job="many")] == [
+            at(-7200 - 60 * minutes) for minutes in range(3)
+        ]
+        assert len(reader.slots(job="young")) == 10
+        assert len(reader.slots(job="few")) == 1
+
+
+async def test_more_than_a_batch_goes_batch_by_batch(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 4)
+    monkeypatch.setattr(retention, "JOBS", 1)
+    leader = await lab.leader("a", settlement(jobs=("a", "b", "c")))
+    missed = tuple(
+        Entry(slot(days(40) + n, job), State.MISSED, Reason.LATE)
+        for n in range(6)
+        for job in ("a", "b", "c")
+    )
+    await leader.take(entries=missed, now=at(days(40)))
+    assert await upkeep(leader, Policy(30 * DAY, 0)).round()
+    assert lab.states() == {}
+
+
+async def test_each_elections_newest_term_stays_whatever_its_age(lab: Lab) -> None:
+    for _ in range(3):
+        leader = await lab.leader("a", settlement(now=OLD))
+        await leader.ledger.close_term(leader.term, "resigned", OLD)
+    assert await upkeep(leader, Policy(30 * DAY, 0)).round()
+    with lab.read() as reader:
+        assert [row.fence for row in reader.terms()] == [leader.fence]
+        assert reader.terms()[0].planned_to == OLD
+    past = await (await lab.ledger()).read_past(leader.term)
+    assert past.planned_to == OLD
+
+
+async def test_answered_orders_refusals_and_notices_go_and_an_unanswered_order_stays(
+    lab: Lab,
+) -> None:
+    leader = await lab.leader("a", settlement())
+    for name in ("old", "waiting"):
+        lab.give(order(leader.fence, id=name, at=OLD))
+    lab.give(order(leader.fence, id="young", at=T0))
+    for name in ("old", "young"):
+        await leader.ledger.answer_order(leader.term, name, CommandResult.NOT_LEADING, T0)
+    when = to_text(OLD)
+    lab.sql(
+        "INSERT INTO cron_leader_refusal (at, election, fence, node, what) "
+        f"VALUES ('{when}', '{ELECTION}', 1, 'z', 'claim')"
+    )
+    lab.sql(f"INSERT INTO cron_leader_notice (key, sent_at, fence) VALUES ('k', '{when}', 1)")
+    assert await upkeep(leader, Policy(30 * DAY, 0)).round()
+    with lab.read() as reader:
+        assert {row.id for row in reader.commands()} == {"waiting", "young"}
+        assert reader.refusals() == ()
+        assert reader._database.run("SELECT key FROM cron_leader_notice", {}) == []
+
+
+async def test_a_deposed_leader_deletes_nothing_and_says_so_once(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    await ran(leader, days(40))
+    await lab.leader("b")
+    emit = Emitted()
+    assert not await upkeep(leader, Policy(30 * DAY, 0), emit).round()
+    assert [(name, said["what"]) for name, said in emit.lines] == [("ledger.refused", "retention")]
+    assert len(lab.states()) == 1
+
+
+async def test_a_step_down_ends_it_at_the_next_batch(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 1)
+    leader = await lab.leader("a", settlement())
+    for far in (40, 41, 42, 43):
+        await ran(leader, days(far))
+    looks = iter([leader.term, leader.term, leader.term, None])  # at first, and around a batch
+    kept = upkeep(leader, Policy(30 * DAY, 0))
+    kept._leading = lambda: next(looks)
+    assert not await kept.round()
+    assert len(lab.states()) == 3
+
+
+async def test_switched_off_it_returns_at_once(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    await asyncio.wait_for(upkeep(leader, Policy.of(None, 0)).run(), 5)
+
+
+async def test_a_trim_sent_twice_is_one(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    await ran(leader, days(40))
+    keys = await leader.ledger.expired(ELECTION, Kept.SLOTS, T0)
+    for _ in range(2):
+        assert not isinstance(await leader.ledger.trim(leader.term, Kept.SLOTS, keys, T0), Refused)
+    assert lab.states() == {}
