@@ -88,6 +88,7 @@ class Daemon:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._recording: asyncio.Task[None] | None = None
+        self._timeline: str | None = None
         self._candidacy: tuple[str, Candidacy] | None = None
         self._lease = 0
         self.cause: Exception | None = None
@@ -323,8 +324,8 @@ class Daemon:
                 self.spawn(self._join(nonce, lease))
             case m.Verify(nonce):
                 self.spawn(self._verify(nonce))
-            case m.Record(nonce, fence):
-                self._recording = self.spawn(self._record(nonce, fence))
+            case m.Record():
+                self._recording = self.spawn(self._record(effect))
             case m.Leave(nonce):
                 self.spawn(self._leave(nonce))
             case m.AskSupervisor():
@@ -411,12 +412,12 @@ class Daemon:
         if (candidacy := self._of(nonce)) is not None:
             await candidacy.verify()
 
-    async def _record(self, nonce: str, fence: int) -> None:
-        if (candidacy := self._of(nonce)) is not None:
-            timeline = None
-            with suppress(LedgerUncertain, LedgerUnusable):
-                timeline = await self._ledger.timeline()
-            await candidacy.record(fence, timeline)
+    async def _record(self, asked: m.Record) -> None:
+        if (candidacy := self._of(asked.nonce)) is not None:
+            if asked.known is None:  # else the ledger is away
+                with suppress(LedgerUncertain, LedgerUnusable):
+                    self._timeline = await self._ledger.timeline()
+            await candidacy.record(asked.fence, self._timeline, asked.known)
 
     async def _leave(self, nonce: str) -> None:
         candidacy = self._of(nonce)

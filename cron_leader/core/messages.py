@@ -108,7 +108,7 @@ class JoinFailed:
 class Elected:
     """Won, and confirmed by the last linearizable check. The watch on the own key is opening.
 
-    least, rollback: as in Candidate.
+    least, rollback: as in Candidate. known: as in Record, by the leader before.
     """
 
     nonce: str
@@ -116,6 +116,7 @@ class Elected:
     cluster: int
     least: int = 0
     rollback: Rollback = Rollback.REFUSE
+    known: datetime | None = None
 
 
 @value
@@ -387,10 +388,14 @@ class Raise:
 
 @value
 class Record:
-    """Have etcd remember what was raised; nothing follows, and nothing waits for it."""
+    """Have etcd remember what was raised; nothing follows, and nothing waits for it.
+
+    known: when the ledger is away: the planned_to that it must come back with.
+    """
 
     nonce: str
     fence: int
+    known: datetime | None = None
 
 
 @value

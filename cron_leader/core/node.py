@@ -88,6 +88,7 @@ class Node:
         self._beat_ns = 0
         self._beating = False
         self._beat_to = EPOCH
+        self._remembered: datetime | None = None
         self._verify_ns = 0
         self._probe_ns = 0
         self._probing = False
@@ -322,6 +323,9 @@ class Node:
                 self._stay_out(self._next_backoff())
         elif self.phase is Phase.JOINING:
             self._leave()
+        elif self.phase is Phase.LEADING:
+            assert self.term is not None
+            self._do(m.Record(self.term.nonce, self.term.fence, self._dispatch.known_to))
 
     def _join(self) -> None:
         self._nonce = self._draw()
@@ -382,6 +386,7 @@ class Node:
             won.least,
             won.rollback,
         )
+        self._remembered = won.known
         self.phase = Phase.RAISING
         self._elected_ns = self._now.boot_ns
         self._raise_by_ns = self._elected_ns + RAISE_ANSWER_NS
@@ -427,6 +432,13 @@ class Node:
 
     def _on_past(self, past: Past) -> None:
         if self.phase is Phase.SETTLING and self.term is not None:
+            assert self._candidate is not None
+            if past.went_back_at is None and self._shows_less(past):
+                if self._candidate.rollback is Rollback.REFUSE:
+                    self._went_back(self._remembered)
+                    return
+                skip = self._candidate.rollback is Rollback.SKIP
+                past = replace(past, went_back_at=self._now.wall, skip=skip)
             if past.went_back_at is not None:
                 answer = Rollback.SKIP if past.skip else Rollback.REFIRE
                 self._emit("ledger.went_back", answer=answer, planned_to=past.planned_to)
@@ -455,20 +467,25 @@ class Node:
             return
         assert isinstance(answer, Applied)
         if not answer.changed:
-            self._went_back()
+            self._went_back(self._dispatch.known_to)
             return
         self._dispatch.acknowledged(self._beat_to)
         if answer.ledger_now is not None and asked is not None:
             self._measured(asked - answer.ledger_now, sent_ns)
 
-    def _went_back(self) -> None:
+    def _shows_less(self, past: Past) -> bool:
+        """Whether the leader before us was acknowledged more than that."""
+        known = self._remembered
+        return known is not None and (past.planned_to is None or past.planned_to < known)
+
+    def _went_back(self, known: datetime | None) -> None:
         """Our fence stands, but not all that was acknowledged under it: the ledger lost its end.
 
         The successor must not take it for whole: from now on etcd remembers a fence above ours.
         """
         assert self.term is not None
         fence = self.term.fence
-        self._emit("ledger.went_back", fence=fence, planned_to=self._dispatch.known_to)
+        self._emit("ledger.went_back", fence=fence, planned_to=known)
         self._do(m.Record(self.term.nonce, fence + 1))
         self._end(EndReason.HISTORY)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from cron_leader.clock import Clock
@@ -116,12 +117,12 @@ class Candidacy:
         if self._tenure is not None:
             await self._tenure.verify()
 
-    async def record(self, fence: int, timeline: str | None) -> None:
+    async def record(self, fence: int, timeline: str | None, known: datetime | None = None) -> None:
         """Have etcd remember the fence we raised; until it does, or we leave."""
         assert self._revision is not None
         while not self._leaving:
             try:
-                before = await self._line.record_raise(self._revision, fence, timeline)
+                before = await self._line.record_raise(self._revision, fence, timeline, known)
             except (EtcdUnavailable, EtcdRefused):
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -211,7 +212,9 @@ class Candidacy:
             emit=self._emit,
         )
         seat = self._seat
-        self._report(Elected(seat.nonce, won.revision, won.cluster, won.least, seat.rollback))
+        self._report(
+            Elected(seat.nonce, won.revision, won.cluster, won.least, seat.rollback, won.known)
+        )
         await self._tenure.watch()
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:

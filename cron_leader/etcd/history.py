@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from cron_leader.core.model import Mark, Rollback
@@ -30,6 +31,16 @@ def timeline(kvs: Sequence[Any], seat: Seat) -> str | None:
     """The database's timeline in that record: it counts up with each fail-over; None: no record."""
     said = _record(kvs, seat).get("timeline")
     return said if isinstance(said, str) else None
+
+
+def known(kvs: Sequence[Any], seat: Seat) -> datetime | None:
+    """The planned_to that the leader had been acknowledged when its ledger went away; None: it
+    did not."""
+    try:
+        at = datetime.fromisoformat(_record(kvs, seat)["planned_to"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def _record(kvs: Sequence[Any], seat: Seat) -> Mapping[str, Any]:

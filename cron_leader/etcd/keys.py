@@ -68,8 +68,16 @@ class Seat:
             node=self.node, nonce=self.nonce, pid=os.getpid(), started_at=timestamp(started_at)
         )
 
-    def raised_value(self, fence: int, timeline: str | None) -> bytes:
-        return _json(fence=fence, nonce=self.nonce, ledger_id=self.ledger_id, timeline=timeline)
+    def raised_value(self, fence: int, timeline: str | None, known: datetime | None) -> bytes:
+        """known: the planned_to of a ledger that was away; there only then."""
+        away = {} if known is None else {"planned_to": known.isoformat()}
+        return _json(
+            fence=fence,
+            nonce=self.nonce,
+            ledger_id=self.ledger_id,
+            timeline=timeline,
+            **away,
+        )
 
     def node_value(self) -> bytes:
         return _json(

@@ -56,12 +56,14 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Won:
     """The last check found nobody ahead. revision: of the own key; read_at: the store's when it was
-    read; least: the fence etcd remembers, the last one raised, for nobody is ahead any more."""
+    read; least: the fence etcd remembers, the last one raised, for nobody is ahead any more;
+    known: as in history.known."""
 
     revision: int
     read_at: int
     cluster: int
     least: int = 0
+    known: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,8 @@ class Line:
             await self._name_ledger(revision)
         self._compare_ledger(ledger)
         least = history.remembered(record, self._seat)
-        return Won(revision, reply.header.revision, reply.header.cluster_id, least)
+        known = history.known(record, self._seat)
+        return Won(revision, reply.header.revision, reply.header.cluster_id, least, known)
 
     async def _name_ledger(self, revision: int) -> None:
         """The first leader of a fleet names its ledger; whatever is there is for the next look."""
@@ -174,7 +177,9 @@ class Line:
         )
         await self._insist(request)
 
-    async def record_raise(self, revision: int, fence: int, timeline: str | None) -> str | None:
+    async def record_raise(
+        self, revision: int, fence: int, timeline: str | None, known: datetime | None
+    ) -> str | None:
         """Let etcd remember what we raised, while the key we put at `revision` is there; the
         database's timeline of the raise before, None: not known. Raises as Etcd.call does."""
         seat = self._seat
@@ -182,7 +187,7 @@ class Line:
             [requests.created_at(seat.place_key, revision)],
             [
                 requests.read(seat.raised_key),
-                requests.put(seat.raised_key, seat.raised_value(fence, timeline)),
+                requests.put(seat.raised_key, seat.raised_value(fence, timeline, known)),
             ],
         )
         reply = await self._call("KV/Txn", request)

@@ -10,7 +10,7 @@ from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
 from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Now
-from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused
+from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused, Rollback
 from cron_leader.core.standing import EndReason, Phase
 from tests.core.driver import MARGIN, T0, TTL, Driver, S, job, patient, result
 
@@ -404,6 +404,49 @@ def test_a_ledger_that_lost_what_it_acknowledged_ends_the_term_and_etcd_remember
     assert d.told("term.ended")["reason"] == EndReason.HISTORY
     assert d.asked(m.Record) == m.Record(d.nonce, 8)
     assert not d.all(m.CloseTerm)
+
+
+def test_when_the_ledger_is_away_etcd_remembers_what_it_must_come_back_with() -> None:
+    d = Driver([job(every_s=60)]).lead()
+    known = d.wall
+    d.after(1)
+    d.step(m.LedgerFailed("away"))
+    assert d.asked(m.Record) == m.Record(d.nonce, 7, known)
+
+
+def _after_an_outage(rollback: Rollback, shows: timedelta | None) -> Driver:
+    """Elected after a leader whose ledger was away, and has read a past of T0 + shows."""
+    d = Driver([job()])
+    d.join()
+    d.renew()
+    d.step(m.WatchOpened(d.nonce))
+    d.step(m.Elected(d.nonce, 7, 99, 5, rollback, known=T0))
+    d.step(m.Raised(d.nonce, 7))
+    d.step(m.PastRead(d.nonce, Past(None if shows is None else T0 + shows, {})))
+    return d
+
+
+@pytest.mark.parametrize("shows", [timedelta(seconds=-1), None])
+def test_a_ledger_that_comes_back_with_less_is_refused_and_that_is_remembered(
+    shows: timedelta | None,
+) -> None:
+    d = _after_an_outage(Rollback.REFUSE, shows)
+    assert d.told("ledger.went_back") == {"fence": 7, "planned_to": T0}
+    assert d.told("term.ended")["reason"] == EndReason.HISTORY
+    assert d.asked(m.Record) == m.Record(d.nonce, 8)
+
+
+@pytest.mark.parametrize("rollback", [Rollback.SKIP, Rollback.REFIRE])
+def test_a_ledger_that_comes_back_with_less_is_gone_on_with_as_asked(rollback: Rollback) -> None:
+    d = _after_an_outage(rollback, timedelta(seconds=-1))
+    assert d.told("ledger.went_back")["answer"] == rollback
+    assert d.asked(m.Settle).settlement.skip is (rollback is Rollback.SKIP)
+
+
+def test_a_ledger_that_comes_back_with_all_of_it_is_taken_as_it_is() -> None:
+    d = _after_an_outage(Rollback.REFUSE, timedelta(0))
+    assert d.quiet("ledger.went_back")
+    assert not d.asked(m.Settle).settlement.skip
 
 
 def test_skew_against_the_ledger_shuts_the_gate_until_it_is_gone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -217,6 +218,17 @@ async def test_the_next_leader_is_told_the_fence_that_was_recorded(
     assert (await b.until(Elected)).least == 41
 
 
+async def test_the_next_leader_is_told_what_the_ledger_was_known_to_hold(
+    fleet: Fleet, hand: Hand
+) -> None:
+    a, b = await line_of(fleet, hand, "a", "b")
+    known = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
+    await a.candidacy.record(41, None, known)
+    await a.leave()
+    elected = await b.until(Elected)
+    assert (elected.least, elected.known) == (41, known)
+
+
 async def test_another_timeline_than_that_of_the_raise_before_is_told(
     fleet: Fleet, hand: Hand
 ) -> None:
@@ -237,7 +249,15 @@ async def test_a_deposed_leader_records_nothing(fleet: Fleet, hand: Hand) -> Non
 
 
 @pytest.mark.parametrize(
-    "value", [b"{}", b"7", b"no JSON", b'{"ledger_id": "another", "fence": 99}']
+    "value",
+    [
+        b"{}",
+        b"7",
+        b"no JSON",
+        b'{"ledger_id": "another", "fence": 99}',
+        b'{"ledger_id": "ledger-1", "planned_to": "soon"}',
+        b'{"ledger_id": "ledger-1", "planned_to": "2026-03-01T12:00:00"}',
+    ],
 )
 async def test_a_record_of_another_ledger_or_by_another_hand_says_nothing(
     fleet: Fleet, hand: Hand, value: bytes
@@ -248,7 +268,8 @@ async def test_a_record_of_another_ledger_or_by_another_hand_says_nothing(
     b = fleet.join("b")
     await hand.until_there(place_of(b))
     await probe.leave()
-    assert (await b.until(Elected)).least == 0
+    elected = await b.until(Elected)
+    assert (elected.least, elected.known) == (0, None)
 
 
 @pytest.mark.parametrize(
