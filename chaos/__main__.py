@@ -144,10 +144,11 @@ def _canaries(names: Sequence[str]) -> int:
 def _pale(name: str) -> Iterator[str]:
     """Where the defect is not seen."""
     canary = CANARIES[name]
-    print(f"{name}: {canary.test}", flush=True)
-    if why := why_pale(canary):
-        print(why)
-        yield f"{name} in {canary.test}"
+    for test in canary.tests:
+        print(f"{name}: {test}", flush=True)
+        if why := why_pale(canary, test):
+            print(why)
+            yield f"{name} in {test}"
     for scenario in canary.scenarios:
         if not _went_red(name, scenario):
             yield f"{name} in {scenario}"

@@ -18,12 +18,14 @@ VARIABLE = "CHAOS_CANARY"
 """Names the defect to the supervisors that a test starts."""
 
 CORE, ETCD, LEDGER, DAEMON = "tests/core/", "tests/etcd/", "tests/ledger/", "tests/daemon/"
+FLEET = DAEMON + "test_fleet.py::"
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
     """test: what must fail, all its parameters. scenarios: where the check `red` must say NO.
 
+    fleet: one more test that must fail, of real nodes whose daemons have the defect.
     supervisor: `arm` is for the supervisor's process, and for no other.
     """
 
@@ -32,7 +34,12 @@ class Canary:
     test: str
     scenarios: tuple[str, ...] = ()
     red: str = ""
+    fleet: str = ""
     supervisor: bool = False
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return (self.test, *filter(None, [self.fleet]))
 
     @property
     def breaks(self) -> str:
@@ -73,6 +80,7 @@ _ALL = (
         CORE + "test_node.py::test_the_deadline_ends_the_term_even_before_the_event_that_came_late",
         ("lease-stall",),
         red="stopped_by_its_own_deadline",
+        fleet=FLEET + "test_an_etcd_away_for_longer_than_the_ttl_ends_the_term_by_its_own_deadline",
     ),
     # -- the gate, and leaving
     Canary(
@@ -121,12 +129,14 @@ _ALL = (
         defects.key_before_gate,
         CORE + "test_node.py::"
         "test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_exits",
+        fleet=FLEET + "test_sigterm_lets_the_run_in_flight_end_records_it_and_exits_0",
     ),
     Canary(
         "resign-before-run",
         defects.resign_before_run,
         CORE + "test_node.py::"
         "test_a_graceful_stop_waits_for_the_run_in_flight_then_records_resigns_and_exits",
+        fleet=FLEET + "test_sigterm_lets_the_run_in_flight_end_records_it_and_exits_0",
     ),
     Canary(
         "key-before-runs",
@@ -254,12 +264,22 @@ CANARIES = {canary.name: canary for canary in _ALL}
 
 def table() -> Iterator[str]:
     """The track record, as Markdown."""
-    yield "| canary | what is broken | the test that fails | scenarios: the check that says NO |"
+    yield "| canary | what is broken | the tests that fail | scenarios: the check that says NO |"
     yield "|---|---|---|---|"
     for c in _ALL:
         where = f"{', '.join(c.scenarios)}: {c.red}" if c.scenarios else ""
-        file, _, test = c.test.partition("::")
-        yield f"| {c.name} | {c.breaks} | `{file}` `{test}` | {where} |"
+        parted = (test.partition("::") for test in c.tests)
+        tests = ", ".join(f"`{file}` `{name}`" for file, _, name in parted)
+        yield f"| {c.name} | {c.breaks} | {tests} | {where} |"
+
+
+def start(name: str) -> str:
+    """A program that stands for the script `cron-leader`, its `run` with the defective daemon."""
+    return (
+        "import os, sys; from chaos.canaries import launcher; "
+        "options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True)); "
+        f"argv = launcher({name!r})(options); os.execv(argv[0], argv)"
+    )
 
 
 def launcher(name: str) -> Callable[[Mapping[str, str]], list[str]]:

@@ -21,11 +21,12 @@ ASSERTED = frozenset({"AssertionError", "Failed"})
 """What an assertion, or pytest.raises and pytest.fail, raise."""
 
 
-def why_pale(canary: Canary) -> str:
-    """Why the defect does not count as found; "" if its test, all of it and only it, failed by an
-    assertion."""
+def why_pale(canary: Canary, test: str) -> str:
+    """Why the defect does not count as found; "" if this test of its, all of it and only it, failed
+    by an assertion."""
     argv = [sys.executable, "-m", "pytest", "-q", *PLUGINS]
-    argv += ["--canary", canary.name, "--tb", "short", canary.test]
+    argv += ["--canary", canary.name, "--tb", "short", test]
+    argv += ["--in-daemons"] if test == canary.fleet else []
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
@@ -36,17 +37,17 @@ def why_pale(canary: Canary) -> str:
     said = done.stdout + done.stderr
     told = [line for line in said.splitlines() if line.startswith(MARK)]
     ends = json.loads(told[-1].removeprefix(MARK)) if told else {}
-    wrong = _wrong(canary, done.returncode, ends)
+    wrong = _wrong(test, done.returncode, ends)
     return f"{wrong}\n{said}" if wrong else ""
 
 
-def _wrong(canary: Canary, status: int, ends: dict[str, Any]) -> str:
+def _wrong(asked: str, status: int, ends: dict[str, Any]) -> str:
     """ends: of each test that was run the phase and the exception that ended it, or None. A
     parameter for which this machine lacks something may be skipped."""
     if status != 1 or not ends:
         return f"pytest exited with status {status}"
     for test, end in ends.items():
-        if canary.test not in (test, test.partition("[")[0]):
+        if asked not in (test, test.partition("[")[0]):
             return f"{test} was run"
         if end is None:
             return f"{test} passed"

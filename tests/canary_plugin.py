@@ -1,7 +1,7 @@
 """`pytest -p tests.canary_plugin --canary NAME`: the tests run with one defect of chaos/ armed.
 
 It is armed in this process before any test is imported; a supervisor's defect in the supervisors
-that the tests start.
+that the tests start; with --in-daemons in the daemons of the nodes that they start.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from chaos import armed_supervisor
-from chaos.canaries import CANARIES, VARIABLE
-from chaos.retest import MARK
+from chaos.canaries import CANARIES, VARIABLE, start
+from chaos.retest import MARK, ROOT
 
 PATIENCE_S = 4.0
 """For what a defect keeps from coming."""
@@ -25,13 +25,16 @@ ENDS = pytest.StashKey[dict[str, tuple[str, str] | None]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--canary", choices=sorted(CANARIES), required=True)
+    parser.addoption("--in-daemons", action="store_true")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ENDS] = {}
     canary = CANARIES[config.getoption("--canary")]
     os.environ[VARIABLE] = canary.name
-    if canary.supervisor:
+    if config.getoption("--in-daemons"):
+        _arm_daemons(canary.name)
+    elif canary.supervisor:
         _arm_supervisors()
     else:
         canary.arm()
@@ -42,6 +45,13 @@ def _arm_supervisors() -> None:
 
     supervised.SUPERVISOR = Path(armed_supervisor.__file__)
     supervised.PATIENCE_S = PATIENCE_S
+
+
+def _arm_daemons(name: str) -> None:
+    from cron_leader.demo import fleet
+
+    fleet._RUN = start(name)
+    os.environ["PYTHONPATH"] = str(ROOT)  # chaos is no part of what is installed
 
 
 @pytest.hookimpl(wrapper=True)

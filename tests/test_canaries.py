@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,37 @@ import pytest
 from chaos.canaries import CANARIES, table
 from chaos.retest import why_pale
 
+pytestmark = pytest.mark.xdist_group("canaries")  # side by side they are by themselves
 ROOT = Path(__file__).resolve().parents[1]
 AT_ONCE = 3
 """Most of them wait for something that the defect keeps from coming."""
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[str]]]:
-    """Of each canary that is asked for, why it is pale."""
+def found(request: pytest.FixtureRequest) -> Iterator[Mapping[tuple[str, str], Future[str]]]:
+    """Of each canary and test that are asked for, why it is pale."""
     asked = [
-        item.callspec.params["name"]
+        (item.callspec.params["name"], item.callspec.params["test"])
         for item in request.session.items
         if getattr(item, "originalname", "") == test_a_defect_turns_its_test_red.__name__
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(why_pale, CANARIES[name]) for name in asked}
+        yield {(name, test): pool.submit(why_pale, CANARIES[name], test) for name, test in asked}
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("name", CANARIES)
-def test_a_defect_turns_its_test_red(name: str, found: Mapping[str, Future[str]]) -> None:
-    assert found[name].result() == ""
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        pytest.param(name, test, id=f"{name}-fleet" if test == canary.fleet else name)
+        for name, canary in CANARIES.items()
+        for test in canary.tests
+    ],
+)
+def test_a_defect_turns_its_test_red(
+    name: str, test: str, found: Mapping[tuple[str, str], Future[str]]
+) -> None:
+    assert found[name, test].result() == ""
 
 
 @pytest.mark.parametrize(
@@ -46,8 +55,7 @@ def test_a_defect_turns_its_test_red(name: str, found: Mapping[str, Future[str]]
 def test_a_test_that_does_not_see_the_defect_is_told_from_one_that_does(
     test: str, why: str
 ) -> None:
-    blind = replace(CANARIES["older-reply-counts"], test=test)
-    assert why in why_pale(blind).partition("\n")[0]
+    assert why in why_pale(CANARIES["older-reply-counts"], test).partition("\n")[0]
 
 
 def test_the_track_record_in_the_readme_is_that_of_the_canaries() -> None:

@@ -234,6 +234,8 @@ async def test_sigterm_lets_the_run_in_flight_end_records_it_and_exits_0(
         await _pids(tmp_path, 1)
         since = place.fleet.signal("a", signal.SIGTERM)
         await place.says("gate.closed", since=since, node="a", reason="stopping")
+        for _ in range(5):
+            assert len(await place.keys()) == 2
         assert not list(place.fleet.timeline.all("term.ended"))
         (tmp_path / "let-go").touch()
         ended = await place.says("run.finished", since=since, node="a")
