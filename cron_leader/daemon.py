@@ -53,7 +53,9 @@ RETRY_S = (0.5, 5.0)
 """First and longest pause while a service is not there at start."""
 NS = 1_000_000_000
 ALIVE_NS = NS
-"""The loop comes round at least this often, and its supervisor is told no more often than that."""
+"""The supervisor is told no more often than this that the loop comes round."""
+IDLE_NS = 2 * NS
+"""The loop comes round at least this often, and six times in a TTL."""
 RECORD_S = 0.5
 """What leaving waits for etcd to take what it is to remember of our raise."""
 REHEARSE_AFTER_S = 0.1
@@ -274,7 +276,7 @@ class Daemon:
     def _arm(self) -> None:
         """Wake when the core asks, and often enough that a stuck loop shows."""
         self._timer.set(self._node.wake_wall())
-        longest_ns = min(self._config.lease.ttl_ns // 6, ALIVE_NS)
+        longest_ns = min(self._config.lease.ttl_ns // 6, IDLE_NS)
         at_ns = self._node.wake_boot_ns()
         in_ns = longest_ns if at_ns is None else min(at_ns - self._clock.boot_ns(), longest_ns)
         if self._boot_timer is not None:

@@ -119,7 +119,6 @@ class Scribe:
 
     async def _probe(self) -> None:
         try:
-            await self._ledger.identity()
             reached = await self._compare()
         except (LedgerUncertain, LedgerUnusable) as error:
             self._failed(error)

@@ -17,7 +17,8 @@ Option = tuple[str, int | str]
 # pings more often than every 5 s draw GOAWAY too_many_pings; the default reconnect backoff takes
 # 28 s to recover from 45 s of refused connections; this one, an attempt of 1 s and a pause of 1.2 s
 # at most, makes 3 s from a heal to an open gate; a member that comes back under its name at another
-# address would be looked up again after 30 s.
+# address would be looked up again after 30 s. Probing for bandwidth keeps a timer and a ping going
+# for each reply: half the wake-ups of an idle follower, whose replies are a few bytes.
 OPTIONS: Sequence[Option] = (
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.http2.ping_timeout_ms", 2000),
@@ -28,6 +29,7 @@ OPTIONS: Sequence[Option] = (
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 2000),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.enable_http_proxy", 0),
 )
 _STUBS = {

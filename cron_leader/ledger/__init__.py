@@ -46,10 +46,11 @@ class Ledger(Protocol):
         """
 
     async def identity(self) -> LedgerId:
-        """The cheap probe: one read."""
+        """Whose it is, one read."""
 
     async def clock(self) -> datetime | None:
-        """The database's clock, one read; None where it is ours (SQLite)."""
+        """The cheap probe, one read of our own tables: the database's clock; None where it is ours
+        (SQLite)."""
 
     async def timeline(self) -> str | None:
         """Which history of the database this is, for the record; None where there is but one."""

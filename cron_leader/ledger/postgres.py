@@ -69,6 +69,7 @@ _COMMIT: Statement = ("COMMIT", None)
 _COMPILE_GUARD = """
 DO $$BEGIN PERFORM cron_leader_guard('', 0, ''); EXCEPTION WHEN OTHERS THEN NULL; END$$
 """
+_CLOCK: Statement = ("SELECT clock_timestamp() AS ledger_now", None)
 _TIMELINE = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline"
 _SETTINGS = """
 SELECT set_config('application_name', %(name)s, true),
@@ -127,8 +128,9 @@ class PostgresLedger(GuardedLedger):
 
     async def clock(self) -> datetime | None:
         async with self._sessions.session(READ_S) as connection:
-            rows = await _execute(connection, "SELECT clock_timestamp() AS ledger_now", {})
-        return to_time(rows[0]["ledger_now"])
+            found, now = await _transact(connection, (_named("identity", {}), _CLOCK))
+        migrations.identity_of(found)
+        return to_time(now[0]["ledger_now"])
 
     async def timeline(self) -> str | None:
         async with self._sessions.session(READ_S) as connection:

@@ -120,6 +120,7 @@ class SqliteLedger(GuardedLedger):
         return await self._call(_identity, Patience(WRITE_S))
 
     async def clock(self) -> datetime | None:
+        await self.identity()
         return None
 
     async def timeline(self) -> str | None:
