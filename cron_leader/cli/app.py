@@ -19,7 +19,9 @@ from cron_leader.cli import (
     output,
     setup,
     state,
+    terms,
     times,
+    why,
 )
 from cron_leader.cli import run as runner
 from cron_leader.errors import CronLeaderError
@@ -93,6 +95,8 @@ app.command()(setup.check)
 app.command(name="next")(times.next_times)
 app.command()(state.status)
 app.command()(state.history)
+app.command()(why.why)
+app.command()(terms.terms)
 app.command(name="step-down")(handover.step_down)
 app.add_typer(fence.app, name="fence")
 app.add_typer(database.app, name="db")

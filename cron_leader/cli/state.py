@@ -13,10 +13,11 @@ import typer
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
 from cron_leader.cli.lookup import look, reader_of
+from cron_leader.cli.times import instant
 from cron_leader.config import Config
 from cron_leader.core.model import State
 from cron_leader.errors import ConfigError
-from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow
+from cron_leader.ledger.views import AttemptRow, GapRow, Reader, SlotRow, Wanted
 from cron_leader.log import printable
 from cron_leader.status import Fact, facts_of, fence_is_ahead, slot_fact
 
@@ -45,7 +46,7 @@ _SILENT = timedelta(seconds=3)
 
 def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> int:
     """Show who leads, who is in line, and the last and next slot of each job."""
-    loaded = _with_code_jobs_if_possible(configuration.load(config, environ=os.environ))
+    loaded = with_code_jobs_if_possible(configuration.load(config, environ=os.environ))
     found = look(loaded)
     facts = facts_of(loaded, found.etcd, found.ledger, datetime.now(UTC))
     if as_json:
@@ -62,7 +63,7 @@ def status(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> in
     return max((output.exit_code(error) for error in found.errors), default=output.Exit.OK)
 
 
-def _with_code_jobs_if_possible(config: Config) -> Config:
+def with_code_jobs_if_possible(config: Config) -> Config:
     """A machine to look from need not be able to import what the nodes run."""
     try:
         return setup.with_code_jobs(config)
@@ -132,7 +133,20 @@ def _job_row(fact: Fact, now: datetime) -> Row:
 def history(
     config: setup.ConfigPath = None,
     job: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    count: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many rows.")] = 20,
+    states: Annotated[
+        list[State] | None, typer.Option("--state", help="Only in this state; may be repeated.")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Only what this node wrote.")] = None,
+    term: Annotated[int | None, typer.Option(metavar="FENCE", help="Only of this term.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only slots from this time on (RFC 3339).")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only slots before this time.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("-n", "--limit", min=1, max=100_000, help="How many rows.")
+    ] = 20,
     with_output: Annotated[
         bool, typer.Option("--output", help="Also what each attempt printed (in JSON always).")
     ] = False,
@@ -140,15 +154,24 @@ def history(
 ) -> None:
     """Show what became of the slots, newest first; a stretch of missed ones is one row."""
     loaded = configuration.load(config, environ=os.environ)
+    wanted = Wanted(
+        job=job,
+        states=tuple(states or ()),
+        node=node,
+        fence=term,
+        since=None if since is None else instant(since, "UTC", "--since"),
+        until=None if until is None else instant(until, "UTC", "--until"),
+    )
     with reader_of(loaded) as reader:
         if job is not None:
-            _expect_job(loaded, reader, job)
-        facts = _history(reader, job, count)
+            expect_job(loaded, reader, job)
+        facts = _history(reader, wanted, count)
     if as_json:
         output.print_json(facts)
         return
     if not facts:
-        output.note(f"no slots{f' of {job}' if job else ''} yet")
+        filtered = wanted != Wanted(job=job)
+        output.note("no such slots" if filtered else f"no slots{f' of {job}' if job else ''} yet")
         return
     rows = [_history_row(fact) for fact in facts]
     titles = ("slot", "job", "state", "node", "fence>", "attempt>", "took>", "error")
@@ -157,12 +180,12 @@ def history(
         _show_outputs(facts)
 
 
-def _expect_job(config: Config, reader: Reader, name: str) -> None:
+def expect_job(config: Config, reader: Reader, name: str) -> None:
     """ConfigError unless a job of that name is configured, or was once."""
     known = {job.name for job in config.jobs} | {row.job for row in reader.jobs()}
     if name in known:
         return
-    known |= {job.name for job in _with_code_jobs_if_possible(config).jobs}
+    known |= {job.name for job in with_code_jobs_if_possible(config).jobs}
     if name not in known:
         raise setup.no_such_job(name, sorted(known), f"{setup.place(config)} or the ledger")
 
@@ -182,12 +205,12 @@ def _show_outputs(facts: Sequence[Fact]) -> None:
         output.note("none of these attempts printed anything")
 
 
-def _history(reader: Reader, job: str | None, count: int) -> list[Fact]:
-    slots = reader.slots(job=job, limit=count)
-    gaps = reader.gaps(job=job, limit=count)
-    attempts = _by_slot(reader.attempts(job=job, limit=4 * count))
-    facts: list[Fact] = [_slot(slot, attempts[_key(slot)]) for slot in slots]
-    facts += [_gap(gap) for gap in gaps]
+def _history(reader: Reader, wanted: Wanted, count: int) -> list[Fact]:
+    slots = reader.history(wanted, limit=count)
+    gaps = reader.gap_history(wanted, limit=count)
+    attempts = _by_slot(reader.attempts_of(slots))
+    facts: list[Fact] = [history_fact(slot, attempts[_key(slot)]) for slot in slots]
+    facts += [gap_fact(gap) for gap in gaps]
     return sorted(facts, key=lambda fact: fact["scheduled_for"], reverse=True)[:count]
 
 
@@ -202,7 +225,7 @@ def _by_slot(attempts: Sequence[AttemptRow]) -> Mapping[tuple[object, ...], list
     return found
 
 
-def _slot(slot: SlotRow, attempts: Sequence[AttemptRow]) -> Fact:
+def history_fact(slot: SlotRow, attempts: Sequence[AttemptRow]) -> Fact:
     """error and output: the last attempt's. attempts: all of them, newest first."""
     last = next((attempt for attempt in attempts if attempt.run_id == slot.run_id), None)
     return slot_fact(slot) | {
@@ -217,7 +240,7 @@ def _attempt(attempt: AttemptRow) -> Fact:
     return {name: getattr(attempt, name) for name in names}
 
 
-def _gap(gap: GapRow) -> dict[str, Any]:
+def gap_fact(gap: GapRow) -> dict[str, Any]:
     return {
         "job": gap.job,
         "scheduled_for": gap.last,

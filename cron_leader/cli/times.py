@@ -53,7 +53,7 @@ def next_times(
     as_json: setup.AsJson = False,
 ) -> None:
     """Print when the jobs, or a schedule given here, fire next."""
-    start = _instant(after, timezone)
+    start = instant(after, timezone)
     if cron is not None or every is not None:
         if jobs or (cron and every):
             raise typer.BadParameter("give JOBs, or --cron, or --every: one of them")
@@ -101,7 +101,7 @@ def _after(schedule: Schedule, start: datetime) -> Iterator[datetime]:
         at = schedule.next_after(at)
 
 
-def _instant(text: str | None, zone: str) -> datetime:
+def instant(text: str | None, zone: str, what: str = "--after") -> datetime:
     """In UTC; a naive text is read in the zone."""
     if text is None:
         return datetime.now(UTC)
@@ -109,7 +109,7 @@ def _instant(text: str | None, zone: str) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"--after {text!r}: not a time; write 2026-12-01T09:00:00Z or 2026-12-01T09:00"
+            f"{what} {text!r}: not a time; write 2026-12-01T09:00:00Z or 2026-12-01T09:00"
         ) from None
     if at.tzinfo is None:
         _given("* * * * *", None, zone)  # for its message, should the zone be unknown

@@ -367,3 +367,13 @@ SELECT s.* FROM cron_leader_job AS j CROSS JOIN cron_leader_slot AS s
 WHERE s.job = j.job AND s.command_id = '' AND s.scheduled_for = (
     SELECT m.scheduled_for FROM cron_leader_slot AS m WHERE m.job = j.job AND m.command_id = ''
     ORDER BY m.scheduled_for DESC LIMIT 1)
+
+-- name: last_word
+-- Up to when a node's terms reach, and whether one of them goes on.
+SELECT max(heartbeat_at) AS until, max(CASE WHEN ended_at IS NULL THEN 1 ELSE 0 END) AS leads
+FROM cron_leader_term WHERE node = :node
+
+-- name: attempts_of (job, scheduled_for, command_id)
+SELECT a.* FROM batch AS b JOIN cron_leader_attempt AS a ON a.job = b.job
+    AND a.scheduled_for = b.scheduled_for AND a.command_id = b.command_id
+ORDER BY a.scheduled_for DESC, a.job, a.command_id, a.attempt DESC

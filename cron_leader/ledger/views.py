@@ -7,16 +7,26 @@ method says otherwise; times are aware UTC datetimes. Nothing here is under the 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from cron_leader.core.model import LedgerId
+from cron_leader.core.model import LedgerId, State
 from cron_leader.errors import LedgerUnusable
 from cron_leader.ledger.migrate import identity_of
-from cron_leader.ledger.sql import Dialect, Params, queries, to_text, to_time_or_none, translate
+from cron_leader.ledger.sql import (
+    Dialect,
+    Params,
+    Value,
+    queries,
+    to_text,
+    to_time,
+    to_time_or_none,
+    translate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,33 @@ class CommandRow:
     result: str | None = None
 
 
+TROUBLE = (
+    State.FAILED,
+    State.TIMED_OUT,
+    State.CANCELLED,
+    State.ABANDONED,
+    State.SKIPPED,
+    State.MISSED,
+)
+WAITING = (State.DUE, State.RUNNING, State.RETRYING)
+"""The states of the two partial indexes, in the order in which their conditions name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which slots a history shows; None and () do not count.
+
+    since, until: of scheduled_for, the first inclusive. fence, node: of the term that wrote last.
+    """
+
+    job: str | None = None
+    states: tuple[State, ...] = ()
+    node: str | None = None
+    fence: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 BUSY_S = 3.0
 """How long a read waits for a lock on SQLite; in WAL it hardly ever meets one."""
 
@@ -188,6 +225,111 @@ class Reader:
         order = "scheduled_for DESC, job, command_id"
         return self._select(SlotRow, "cron_leader_slot", where, order=order, limit=limit)
 
+    def job(self, name: str) -> JobRow | None:
+        found = self._select(JobRow, "cron_leader_job", {"job": name})
+        return found[0] if found else None
+
+    def history(self, wanted: Wanted, *, limit: int) -> tuple[SlotRow, ...]:
+        """Newest first, found by an index, whatever is wanted; a node's, back from its last term.
+
+        Not promised: speed for a node that led long ago and briefly.
+        """
+        params: dict[str, Value] = {
+            "job": wanted.job,
+            "node": wanted.node,
+            "fence": wanted.fence,
+        }
+        conditions = [f"{name} = :{name}" for name, value in params.items() if value is not None]
+        params |= {"since": wanted.since, "until": self._until(wanted)}
+        conditions += ["scheduled_for >= :since"] if wanted.since else []
+        conditions += ["scheduled_for < :until"] if params["until"] else []
+        conditions += _of_states(wanted.states)
+        order = "scheduled_for DESC, job, command_id"
+        return self._find(SlotRow, "cron_leader_slot", conditions, params, order, limit)
+
+    def _until(self, wanted: Wanted) -> datetime | None:
+        """Nothing of a node that leads no more is newer than its last term."""
+        if wanted.node is None:
+            return wanted.until
+        (last,) = self._named("last_word", {"node": wanted.node})
+        if last["until"] is None or last["leads"]:
+            return wanted.until
+        until: datetime = to_time(last["until"]) + timedelta.resolution
+        return until if wanted.until is None else min(until, wanted.until)
+
+    def gap_history(self, wanted: Wanted, *, limit: int) -> tuple[GapRow, ...]:
+        """The gaps that lie, with a part at least, in what is wanted; newest first."""
+        params: dict[str, Value] = {"job": wanted.job, "fence": wanted.fence}
+        conditions = [f"{name} = :{name}" for name, value in params.items() if value is not None]
+        params |= {"since": wanted.since, "until": wanted.until, "node": wanted.node}
+        conditions += ['"last" >= :since'] if wanted.since else []
+        conditions += ['"first" < :until'] if wanted.until else []
+        conditions += _of_states(wanted.states)[:1]
+        if wanted.node is not None:
+            terms = "SELECT t.fence FROM cron_leader_term AS t WHERE t.node = :node"
+            conditions.append(f"fence IN ({terms})")
+        return self._find(GapRow, "cron_leader_gap", conditions, params, '"first" DESC, job', limit)
+
+    def attempts_of(self, slots: Sequence[SlotRow]) -> tuple[AttemptRow, ...]:
+        """All attempts of these slots, the newest of each first."""
+        rows = [(slot.job, slot.scheduled_for, slot.command_id) for slot in slots]
+        query = queries(self._database.dialect)["attempts_of"]
+        given: Any
+        if self._database.dialect is Dialect.SQLITE:
+            given = {"batch": json.dumps([[to_text(value) for value in row] for row in rows])}
+        else:
+            columns = zip(*rows, strict=True) if rows else ((), (), ())
+            given = {n: list(c) for n, c in zip(query.columns, columns, strict=True)}
+        return tuple(_row(AttemptRow, row) for row in self._database.run(query.text, given))
+
+    def slots_at(self, job: str, at: datetime) -> tuple[SlotRow, ...]:
+        """The scheduled slot of that time, and what operators asked for at it."""
+        conditions = ["job = :job", "scheduled_for = :at"]
+        params = {"job": job, "at": at}
+        return self._find(SlotRow, "cron_leader_slot", conditions, params, "command_id", 20)
+
+    def first_slot(self, job: str) -> SlotRow | None:
+        """The oldest row there is of a job."""
+        found = self._find(
+            SlotRow, "cron_leader_slot", ["job = :job"], {"job": job}, "scheduled_for", 1
+        )
+        return found[0] if found else None
+
+    def gap_over(self, job: str, at: datetime) -> GapRow | None:
+        """The gap that an instant lies in; those of one job do not overlap."""
+        conditions = ["job = :job", '"first" <= :at']
+        params = {"job": job, "at": at}
+        found = self._find(GapRow, "cron_leader_gap", conditions, params, '"first" DESC', 1)
+        return found[0] if found and found[0].last >= at else None
+
+    def term_before(self, election: str, at: datetime) -> TermRow | None:
+        """The newest term that had been elected by then."""
+        conditions = ["election = :election", "elected_at <= :at"]
+        params = {"election": election, "at": at}
+        found = self._find(TermRow, "cron_leader_term", conditions, params, "fence DESC", 1)
+        return found[0] if found else None
+
+    def term_after(self, election: str, fence: int) -> TermRow | None:
+        """The term that followed a fence; of 0, the first there is."""
+        conditions = ["election = :election", "fence > :fence"]
+        params = {"election": election, "fence": fence}
+        found = self._find(TermRow, "cron_leader_term", conditions, params, "fence", 1)
+        return found[0] if found else None
+
+    def refusals_between(
+        self, since: datetime, until: datetime, *, limit: int
+    ) -> tuple[RefusalRow, ...]:
+        """Oldest first."""
+        params = {"since": since, "until": until}
+        return self._find(RefusalRow, "cron_leader_refusal", _BETWEEN, params, "at", limit)
+
+    def commands_between(
+        self, since: datetime, until: datetime, *, limit: int
+    ) -> tuple[CommandRow, ...]:
+        """Oldest first."""
+        params = {"since": since, "until": until}
+        return self._find(CommandRow, "cron_leader_command", _BETWEEN, params, "at", limit)
+
     def last_slots(self) -> Mapping[str, SlotRow]:
         """The newest slot of each job that has one."""
         rows = self._named("last_slots", {})
@@ -233,6 +375,21 @@ class Reader:
     def _named(self, query: str, params: Params) -> Sequence[Mapping[str, Any]]:
         return self._database.run(queries(self._database.dialect)[query].text, params)
 
+    def _find(
+        self,
+        kind: type[R],
+        table: str,
+        conditions: Sequence[str],
+        params: Mapping[str, Any],
+        order: str,
+        limit: int,
+    ) -> tuple[R, ...]:
+        text = f"SELECT {', '.join(_columns(kind))} FROM {table}"
+        text += f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        text = translate(self._database.dialect, f"{text} ORDER BY {order} LIMIT {limit:d}")
+        given = {name: value for name, value in params.items() if value is not None}
+        return tuple(_row(kind, row) for row in self._database.run(text, given))
+
     def _select(
         self,
         kind: type[R],
@@ -250,6 +407,24 @@ class Reader:
         text += f" ORDER BY {order}" + ("" if limit is None else f" LIMIT {limit:d}")
         rows = self._database.run(translate(self._database.dialect, text), wanted)
         return tuple(_row(kind, row) for row in rows)
+
+
+_BETWEEN = ("at >= :since", "at <= :until")
+
+
+def _of_states(states: Sequence[State]) -> list[str]:
+    """The condition, and in the words of a partial index that of the index, if it has them all."""
+    if not states:
+        return []
+    return [
+        _is_one_of(states),
+        *(_is_one_of(index) for index in (TROUBLE, WAITING) if set(states) <= set(index)),
+    ]
+
+
+def _is_one_of(states: Sequence[State]) -> str:
+    """Literals, not parameters: SQLite takes a partial index only for its own text."""
+    return f"state IN ({', '.join(repr(state.value) for state in states)})"
 
 
 def _columns(kind: type[R]) -> Iterable[str]:
