@@ -210,6 +210,23 @@ _ALL = (
         "test_a_sweep_abandons_running_rows_and_adopts_waiting_ones[sqlite]",
     ),
     Canary(
+        "loss-covered-up",
+        defects.loss_covered_up,
+        LEDGER + "test_rollback.py::test_a_claim_does_not_cover_up_what_is_gone[sqlite]",
+    ),
+    Canary(
+        "loss-forgotten",
+        defects.loss_forgotten,
+        LEDGER + "test_rollback.py::"
+        "test_a_leader_that_dies_before_it_settles_leaves_the_loss_to_the_next[sqlite]",
+    ),
+    Canary(
+        "lost-slots-rerun",
+        defects.lost_slots_rerun,
+        LEDGER + "test_rollback.py::"
+        "test_skip_runs_nothing_that_waits_in_the_restored_ledger[sqlite]",
+    ),
+    Canary(
         "put-back-after-go",
         defects.put_back_after_go,
         CORE + "test_dispatch.py::test_the_drain_also_ends_a_run_told_to_go_that_has_not_begun",

@@ -382,6 +382,26 @@ def sweep_without_state() -> None:
     )
 
 
+def loss_covered_up() -> None:
+    """a claim after a fail-over hides that what was acknowledged before it is gone"""
+    _change_query("plan_to", lambda text: text.partition(" AND planned_to >= ")[0])
+
+
+def loss_forgotten() -> None:
+    """a ledger that went back is taken for whole once its fence was raised again"""
+    from cron_leader.ledger import guarded
+
+    guarded._is_open = lambda row: False
+
+
+def lost_slots_rerun() -> None:
+    """`ledger_rollback = "skip"` runs what waits in the ledger that went back"""
+    from cron_leader.ledger import writes
+
+    sweep = writes._sweep
+    writes._sweep = lambda of_term, settlement: sweep(of_term, replace(settlement, skip=False))
+
+
 def _change_query(name: str, change: Callable[[str], str]) -> None:
     """In both databases' notations."""
     from cron_leader.ledger import postgres, sqlite

@@ -211,14 +211,18 @@ def _refusal(candidate: Candidate, row: Mapping[str, Any]) -> str:
 def past_of(planned: Rows, jobs: Rows) -> Past:
     """What a new leader reads, from the two queries' rows."""
     row = planned[0]
-    lost_from = row["went_back_from"]
-    open_loss = lost_from is not None and (row["settled"] is None or row["settled"] < lost_from)
     return Past(
         to_time_or_none(row["planned_to"]),
         {job["job"]: _job_record(job) for job in jobs},
-        went_back_at=to_time_or_none(row["went_back_at"]) if open_loss else None,
+        went_back_at=to_time_or_none(row["went_back_at"]) if _is_open(row) else None,
         skip=row["went_back"] == Rollback.SKIP,
     )
+
+
+def _is_open(row: Mapping[str, Any]) -> bool:
+    """Whether a loss was found that no term has settled since."""
+    lost_from, settled = row["went_back_from"], row["settled"]
+    return lost_from is not None and (settled is None or settled < lost_from)
 
 
 def _job_record(row: Mapping[str, Any]) -> JobRecord:
