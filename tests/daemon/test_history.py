@@ -245,7 +245,7 @@ async def test_a_restored_cluster_of_another_id_is_told_with_both(
 # ------------------------------------------------------------------ the ledger
 
 
-async def test_a_ledger_put_back_to_an_older_copy_is_refused_with_the_numbers(
+async def test_a_ledger_put_back_to_an_older_copy_is_refused_until_it_is_answered(
     tmp_path: Path, store: Store
 ) -> None:
     async with town(tmp_path, store.etcd.endpoint) as place:
@@ -264,5 +264,11 @@ async def test_a_ledger_put_back_to_an_older_copy_is_refused_with_the_numbers(
             assert refused.returncode == 2
             assert f"fence is {first.fields['fence']}, but etcd" in refused.stderr
             assert f"remembers fence {second.fields['fence']}" in refused.stderr
-            await hand.delete(key)
-        await place.lead("a")
+            assert 'ledger_rollback = "skip" or "refire"' in refused.stderr
+        text = place.config.read_text()
+        place.config.write_text(text.replace("[ledger]", '[ledger]\nledger_rollback = "refire"'))
+        since = now()
+        third = await place.lead("a")
+        assert third.fields["fence"] > second.fields["fence"]
+        assert (await place.says("ledger.went_back", since=since)).fields["answer"] == "refire"
+        assert (await place.says("run.started", since=since)).fields["job"] == "beat"
