@@ -1,14 +1,20 @@
-"""What becomes of a leader that loses etcd both ways: `python -m chaos cuts`, as figures."""
+"""What becomes of a leader that loses etcd both ways: `python -m chaos cuts`, as figures.
+
+The history of a series in which a promise was broken stays in chaos/out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.figures import GO, Figure, Skipped
+from chaos.__main__ import OUT
 from chaos.cuts import TALLY, Tally
 
 SETTINGS = ((2, 500), (5, 1000))
@@ -37,6 +43,8 @@ async def _series(
     if process.returncode == 2:
         return [Skipped(name, told.decode().strip().rpartition("\n")[2])]
     tally = Tally(**json.loads((out / TALLY).read_text(encoding="utf-8")))
+    if not tally.clean:
+        shutil.copytree(out, OUT / f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}-{out.name}")
     beside = f"28 of 70: {GO}"
     return [
         Figure(f"{name}: two open gates", tally.two_gates, 0, "times", tally.cuts, beside, True),
