@@ -5,7 +5,8 @@ the guard, COMMIT. The guard comes last: a successor waits for a COMMIT, not for
 the guard refuses, the server skips the COMMIT. All settings are local to the transaction, so that a
 pooler in transaction mode does no harm.
 
-Not promised: anything after a fail-over to a standby that lost commits.
+Not promised: more than the database keeps. After a fail-over to a stand-by that lost commits the
+next leader, or the sitting one, finds less than was acknowledged: see `ledger_rollback`.
 """
 
 from __future__ import annotations

@@ -37,10 +37,11 @@ def port(servers: dict[int, Postgres]) -> Iterator[int]:
 
 
 @pytest.fixture
-def url(server: Postgres, port: int) -> str:
+def url(server: Postgres, port: int) -> Iterator[str]:
     """Overrides conftest's: the tests taken over from test_conformance go through the pooler."""
     server.run(EMPTY, database="ready")
-    return f"postgresql://postgres@{server.host}:{port}/ready"
+    yield f"postgresql://postgres@{server.host}:{port}/ready"
+    server.run(EMPTY, database="ready")  # a fleet has made it its own
 
 
 @pytest.fixture
