@@ -8,12 +8,13 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import line, measure
+from bench import history, line, measure
 from bench.cuts import cuts
 from bench.figures import Figure, Skipped
 from bench.setups import Place
@@ -38,6 +39,7 @@ class Bench:
             "start": self.start,
             "start-postgres": self.start_postgres,
             "handover": self.handover,
+            "handover-postgres": self.handover_postgres,
             "next-dies-too": self.next_dies_too,
             "crash": self.crash,
             "one-way": self.one_way,
@@ -48,6 +50,8 @@ class Bench:
             "phantoms": self.phantoms,
             "cuts": self.cuts,
             "alignment": self.alignment,
+            "history": self.history,
+            "takeover": self.takeover,
         }
 
     async def version(self) -> Sequence[Measured]:
@@ -68,7 +72,15 @@ class Bench:
             return [await measure.start(place, times, name="Postgres", target_ms=500)]
 
     async def handover(self) -> Sequence[Measured]:
-        return await measure.handover(self._place("handover"), self._options.times)
+        place = self._place("handover")
+        return await measure.handover(place, self._options.times, name="SQLite")
+
+    async def handover_postgres(self) -> Sequence[Measured]:
+        with _postgres() as url:
+            if url is None:
+                return [Skipped("handover, Postgres", "no Postgres binaries found")]
+            place = self._place("handover-postgres", ledger=url)
+            return await measure.handover(place, self._options.times, name="Postgres")
 
     async def next_dies_too(self) -> Sequence[Measured]:
         return await line.next_dies_too(self._place("next-dies-too"), self._options.times)
@@ -109,6 +121,25 @@ class Bench:
 
     async def alignment(self) -> Sequence[Measured]:
         return await measure.alignment(self._place("alignment"), self._options.minutes)
+
+    async def history(self) -> Sequence[Measured]:
+        rows = self._options.rows
+        small = self._place("history-sqlite")
+        small = replace(small, ledger=f"sqlite:///{small.folder}/ledger.db")
+        figures = await history.big(small, rows // 10, name="SQLite")
+        with _postgres() as url:
+            if url is None:
+                return [*figures, Skipped("history, Postgres", "no Postgres binaries found")]
+            place = self._place("history-postgres", ledger=url)
+            return [*figures, *await history.big(place, rows, name="Postgres")]
+
+    async def takeover(self) -> Sequence[Measured]:
+        small = f"sqlite:///{self._place('takeover').folder}/ledger.db"
+        figures = await history.takeover(small, 100_000, name="SQLite")
+        with _postgres() as url:
+            if url is None:
+                return [*figures, Skipped("takeover, Postgres", "no Postgres binaries found")]
+            return [*figures, *await history.takeover(url, 100_000, name="Postgres")]
 
     def _place(self, name: str, *, ledger: str | None = None) -> Place:
         """Each figure has a fleet of its own: name, folder, ledger."""
@@ -194,6 +225,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--minutes", type=float, default=2, help="of ticking on each side, of idling"
     )
     parser.add_argument("--candidates", type=int, default=200, help="in the line of `crowd`")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="slots of `history`")
     parser.add_argument("--markdown", action="store_true", help="print the README's table")
     options = parser.parse_args(argv)
     known = Bench(options, Path(), "").all()

@@ -165,7 +165,7 @@ def history(
     with reader_of(loaded) as reader:
         if job is not None:
             expect_job(loaded, reader, job)
-        facts = _history(reader, wanted, count)
+        facts = history_facts(reader, wanted, count)
     if as_json:
         output.print_json(facts)
         return
@@ -205,7 +205,7 @@ def _show_outputs(facts: Sequence[Fact]) -> None:
         output.note("none of these attempts printed anything")
 
 
-def _history(reader: Reader, wanted: Wanted, count: int) -> list[Fact]:
+def history_facts(reader: Reader, wanted: Wanted, count: int) -> list[Fact]:
     slots = reader.history(wanted, limit=count)
     gaps = reader.gap_history(wanted, limit=count)
     attempts = _by_slot(reader.attempts_of(slots))

@@ -8,7 +8,7 @@ down for a week has six million. Not decided here: overlap, capacity, pace (disp
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
@@ -65,6 +65,21 @@ def backlog(
     return Backlog(
         due, lost.entries + late.entries + rest.entries, lost.gaps + late.gaps + rest.gaps
     )
+
+
+def policy_of(job: Job) -> Hashable:
+    """All of a job that `backlog` looks at, but for its name: equal ones have equal backlogs."""
+    return job.schedule, job.catchup, job.catchup_limit, job.start_within_s
+
+
+def renamed(found: Backlog, name: str) -> Backlog:
+    """The same backlog of another job."""
+    entries = tuple(
+        Entry(SlotKey(name, entry.slot.scheduled_for), entry.state, entry.reason)
+        for entry in found.entries
+    )
+    gaps = tuple(Gap(name, gap.first, gap.last, gap.slots, gap.reason) for gap in found.gaps)
+    return Backlog(found.due, entries, gaps)
 
 
 def _fresh_from(job: Job, since: datetime, now: datetime) -> datetime:

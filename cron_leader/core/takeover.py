@@ -8,7 +8,7 @@ missed: it may have been run in the part that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -24,7 +24,9 @@ from cron_leader.core.model import (
     SlotKey,
     State,
 )
-from cron_leader.core.plan import backlog
+from cron_leader.core.plan import Backlog, backlog, policy_of, renamed
+
+_ON_TIME = timedelta(0)
 
 
 def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
@@ -33,9 +35,15 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     lost_to = past.went_back_at if past.skip else None
     entries: list[Entry] = []
     gaps: list[Gap] = []
+    found: dict[Hashable, Backlog] = {}  # a hundred thousand jobs share few schedules
     for name, job in jobs.items():
         since = max(past.planned_to or now, records[name].effective_from)
-        missed = backlog(job, since, now, on_time=timedelta(0), lost_to=lost_to)
+        key = (policy_of(job), since)
+        if (missed := found.get(key)) is None:
+            missed = backlog(job, since, now, on_time=_ON_TIME, lost_to=lost_to)
+            found[key] = missed
+        else:
+            missed = renamed(missed, name)
         entries += missed.entries
         entries += [_due(name, at, now) for at in missed.due]
         gaps += missed.gaps

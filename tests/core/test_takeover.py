@@ -7,7 +7,9 @@ from datetime import timedelta
 
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import MOST_TOLD
-from cron_leader.core.model import JobRecord, Past, Reason, Rollback, SlotKey, State
+from cron_leader.core.model import Catchup, JobRecord, Past, Reason, Rollback, SlotKey, State
+from cron_leader.core.schedule import Every
+from cron_leader.core.takeover import settle
 from tests.core.driver import T0, Driver, job
 
 
@@ -90,3 +92,23 @@ def test_an_empty_ledger_that_went_back_starts_at_now() -> None:
     settled = d.settle(Past(None, {}, T0, skip=True)).settlement
     assert settled.skip
     assert settled.entries == ()
+
+
+def test_jobs_that_share_a_policy_are_settled_as_each_alone() -> None:
+    every = Every(timedelta(minutes=1))
+    jobs = [
+        job(f"{name}{n}", schedule=every, **policy)
+        for n in range(2)
+        for name, policy in (
+            ("latest", {}),
+            ("all", {"catchup": Catchup.ALL, "catchup_limit": 4}),
+            ("few", {"catchup": Catchup.ALL, "catchup_limit": 2}),
+            ("none", {"catchup": Catchup.NONE}),
+            ("late", {"start_within_s": 90.0}),
+        )
+    ]
+    together = settle({j.name: j for j in jobs}, _past(jobs, 1800), T0)
+    for one in jobs:
+        alone = settle({one.name: one}, _past([one], 1800), T0)
+        assert [e for e in together.entries if e.slot.job == one.name] == [*alone.entries]
+        assert [g for g in together.gaps if g.job == one.name] == [*alone.gaps]
