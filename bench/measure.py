@@ -54,7 +54,7 @@ async def start(place: Place, times: int, *, name: str, target_ms: float) -> Fig
     return Figure(f"exec -> gate open, {name}", took, target_ms, "ms", times, beside)
 
 
-async def handover(place: Place, times: int) -> list[Figure]:
+async def handover(place: Place, times: int, *, name: str) -> list[Figure]:
     """SIGTERM to the leader until the other node's gate opens; the slots that fall into it."""
     samples: list[float] = []
     late: list[float] = []
@@ -72,8 +72,8 @@ async def handover(place: Place, times: int) -> list[Figure]:
             lead = new
     beside = f"aim: 15 ms; 3.9 ms to elected: {GO}"
     return [
-        Figure("SIGTERM -> successor's gate open", median(samples), 30, "ms", times, beside),
-        Figure("slots over the handover, late (max)", max(late), 50, "ms", len(late)),
+        Figure(f"SIGTERM -> successor, {name}", median(samples), 30, "ms", times, beside),
+        Figure(f"slots over the handover, {name}, late (max)", max(late), 50, "ms", len(late)),
     ]
 
 
