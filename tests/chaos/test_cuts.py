@@ -44,6 +44,18 @@ PLAN = op(
     0, Source.PLAN, "harness", "plan", scenario="cuts", ttl_ns=5 * SECOND_NS, every_ns=SECOND_NS,
     tick="tick", held="held",
 )  # fmt: skip
+
+
+def row(second: int, state: str, job: str = "tick") -> Op:
+    at = f"2026-05-01T12:00:{second:02}+00:00"
+    value = {"job": job, "scheduled_for": at, "command_id": "", "state": state}
+    return op(99, Source.LEDGER, "ledger", "slot", **value)
+
+
+def rows(*states: str) -> tuple[Op, ...]:
+    return tuple(row(second, state) for second, state in enumerate(states))
+
+
 CLEAN = (PLAN, *gate("a", 1, 0, 11), *cut(10, 17), *gate("b", 2, 12, 22), *cut(20, 27))
 
 
@@ -56,6 +68,13 @@ CLEAN = (PLAN, *gate("a", 1, 0, 11), *cut(10, 17), *gate("b", 2, 12, 22), *cut(2
         ((*gate("c", 3, 21, 40), *gate("d", 4, 23, 24)), Tally(2, 1, 0, ())),
         ((run(11, "a", 1), run(12, "b", 2)), Tally(2, 0, 0, ())),
         ((run(12, "a", 1), run(13, "a", 1)), Tally(2, 0, 2, ())),
+        ((*rows("succeeded", "missed", "due"), row(1, "due", "held")), Tally(2, 0, 0, ())),
+        (
+            rows("succeeded", "due", "succeeded"),
+            Tally(
+                2, 0, 0, ("every_slot_explained: tick 2026-05-01T12:00:01+00:00: no row, no gap",)
+            ),
+        ),
         (
             (raised(0, 2), raised(12, 1)),
             Tally(2, 0, 0, ("fence_never_falls: fence 2 was followed by 1",)),
