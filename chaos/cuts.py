@@ -187,4 +187,4 @@ def _broken(story: Story) -> list[str]:
 
 
 def _is_settled_tick(row: Op) -> bool:
-    return row.value["job"] == TICK and row.value["state"] != "due"
+    return bool(row.value["job"] == TICK and row.value["state"] != "due")
