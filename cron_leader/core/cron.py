@@ -1,13 +1,17 @@
-"""A five-field cron expression as a set of local minutes, before any time zone comes in.
+"""A cron expression as a set of local times, before any time zone comes in.
 
 cronsim supplies the sets and Debian's day rule (a day field that starts with `*` is ANDed with the
 other, else they are ORed). What it accepts wrongly or refuses without a reason is handled here
 first: every refusal names the field and says why. Dates are searched here, not with cronsim's
 iterator: that takes 15 to 300 us a slot, goes one way, and cannot count.
+
+A sixth field, in front, has seconds. `H` spreads jobs: it stands for a number that a hash of the
+fleet's name, the job's and the field's draws, so that it is the same on each node and for ever.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from array import array
 from bisect import bisect_right
@@ -44,12 +48,14 @@ class ScheduleError(ValueError):
 class CronFields:
     """What an expression says, read once and shared; equal only to itself.
 
-    text: in canonical form: numbers only, nicknames replaced.
-    elapsed: minute or hour starts with `*`, so that it follows elapsed time over clock changes.
+    text: in canonical form: numbers only, nicknames replaced, no seconds if they are 0.
+    elapsed: minute or hour starts with `*`, or there are seconds: it follows elapsed time over
+    clock changes.
     """
 
     text: str
     elapsed: bool
+    seconds: tuple[int, ...]
     minutes: array[int] = field(repr=False)
     """The minutes of a day, 0 to 1439, ascending: two bytes each, for there may be 1440."""
     months: frozenset[int] = field(repr=False)
@@ -59,33 +65,50 @@ class CronFields:
         """The first match strictly after a local time; OverflowError if there is none."""
         day = self._day(local.date(), +1)
         if day == local.date():
-            index = bisect_right(self.minutes, _minute(local))
-            if index < len(self.minutes):
-                return _local(day, self.minutes[index])
+            rank = self._rank(local)
+            if rank < self._per_day():
+                return self._at(day, rank)
             day = self._day(day + _DAY, +1)
-        return _local(day, self.minutes[0])
+        return self._at(day, 0)
 
     def before(self, local: datetime) -> datetime:
         """The last match strictly before a local time; OverflowError if there is none."""
         last = local - timedelta.resolution
         day = self._day(last.date(), -1)
         if day == last.date():
-            index = bisect_right(self.minutes, _minute(last))
-            if index > 0:
-                return _local(day, self.minutes[index - 1])
+            rank = self._rank(last)
+            if rank > 0:
+                return self._at(day, rank - 1)
             day = self._day(day - _DAY, -1)
-        return _local(day, self.minutes[-1])
+        return self._at(day, self._per_day() - 1)
 
     def count(self, after: datetime, upto: datetime) -> int:
         """How many matches lie in (after, upto]; takes time by the day, not by the match."""
         first, last = after.date(), upto.date()
         days = (first + n * _DAY for n in range((last - first).days))
-        whole = sum(self._matches(day) for day in days) * len(self.minutes)
+        whole = sum(self._matches(day) for day in days) * self._per_day()
         return whole + self._upto(upto) - self._upto(after)
 
     def _upto(self, local: datetime) -> int:
         """How many matches its day has up to and including a local time."""
-        return bisect_right(self.minutes, _minute(local)) if self._matches(local.date()) else 0
+        return self._rank(local) if self._matches(local.date()) else 0
+
+    def _per_day(self) -> int:
+        return len(self.minutes) * len(self.seconds)
+
+    def _rank(self, local: datetime) -> int:
+        """How many times of day that match are up to and including its own."""
+        minute = 60 * local.hour + local.minute
+        upto = bisect_right(self.minutes, minute)
+        if not upto or self.minutes[upto - 1] != minute:
+            return upto * len(self.seconds)
+        return (upto - 1) * len(self.seconds) + bisect_right(self.seconds, local.second)
+
+    def _at(self, day: date, rank: int) -> datetime:
+        """The match of a day with so many before it."""
+        index, second = divmod(rank, len(self.seconds))
+        hour, minute = divmod(self.minutes[index], 60)
+        return datetime.combine(day, time(hour, minute, self.seconds[second]))
 
     def _matches(self, day: date) -> bool:
         return day.month in self.months and self.falls_on(day)
@@ -108,20 +131,24 @@ class CronFields:
 
 @lru_cache(maxsize=4096)
 def read_cron(expression: str) -> CronFields:
-    """Read `minute hour day-of-month month day-of-week` or a nickname such as @daily.
+    """Read `[second] minute hour day-of-month month day-of-week` or a nickname such as @daily.
 
     Beside Debian's grammar: `a/n` (from a on), `sat-sun`, `L` and `LW` (last day, last weekday of
-    the month), `5L` (last Friday), `5#2` (second Friday). Raises ScheduleError.
+    the month), `5L` (last Friday), `5#2` (second Friday). `H` is for `spread`. Raises
+    ScheduleError.
     """
-    texts = _split(expression)
+    second, *texts = _split(expression)
+    second = _SECOND.canonical(second)
     texts = [known.canonical(text) for known, text in zip(_FIELDS, texts, strict=True)]
     try:
         sim = CronSim(" ".join(texts), _SOME_DAY)
     except CronSimError:  # the grammar is checked: what remains is a day that no month has
         raise _never(texts) from None
+    seconds = _seconds(second)
     fields = CronFields(
-        text=" ".join(texts),
-        elapsed=texts[0].startswith("*") or texts[1].startswith("*"),
+        text=" ".join(texts if seconds == (0,) else [second, *texts]),
+        elapsed=seconds != (0,) or texts[0].startswith("*") or texts[1].startswith("*"),
+        seconds=seconds,
         minutes=array("H", (60 * h + m for h in sorted(sim.hours) for m in sorted(sim.minutes))),
         months=frozenset(sim.months),
         falls_on=sim.match_day,
@@ -133,18 +160,36 @@ def read_cron(expression: str) -> CronFields:
     return fields
 
 
+def spread(expression: str, seed: str) -> str:
+    """The expression with a number for each `H`, drawn by a hash of the seed and the field's name.
+
+    `H` is any number of the field, `H(a-b)` one from a to b, `H/n` and `H(a-b)/n` each n-th from
+    a drawn one on. A day of the month is drawn from 1-28, which every month has. Two fields of one
+    expression are drawn apart. Raises ScheduleError.
+    """
+    if "h" not in expression.lower():
+        return expression
+    texts = _split(expression)
+    known = (_SECOND, *_FIELDS)
+    drawn = [one.spread(text, seed) for one, text in zip(known, texts, strict=True)]
+    return " ".join(drawn if len(expression.split()) == 6 else drawn[1:])
+
+
+def _seconds(text: str) -> tuple[int, ...]:
+    """The numbers of a seconds field in canonical form: those that cronsim gives a minute field."""
+    return tuple(sorted(CronSim(f"{text} * * * *", _SOME_DAY).minutes))
+
+
 def _split(expression: str) -> list[str]:
+    """Six fields: of a five-field expression the seconds are 0."""
     text = expression.strip().lower()
     if text.startswith("@"):
         text = _nickname(text)
     texts = text.upper().split()
-    if len(texts) == 6:
-        raise ScheduleError(
-            f"6 fields where cron has 5 ({_NAMES}): there is no field for seconds;"
-            " for less than a minute use every"
-        )
-    if len(texts) != 5:
-        raise ScheduleError(f"{len(texts)} fields where cron has 5 ({_NAMES})")
+    if len(texts) == 5:
+        return ["0", *texts]
+    if len(texts) != 6:
+        raise ScheduleError(f"{len(texts)} fields where cron has 5 ({_NAMES}), or 6 with second")
     return texts
 
 
@@ -169,6 +214,7 @@ def _never(texts: list[str]) -> ScheduleError:
 # ------------------------------------------------------------------ the grammar of one field
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_HASH = re.compile(r"H(?:\((?P<low>[0-9]{1,9})-(?P<high>[0-9]{1,9})\))?(?:/(?P<step>[0-9]{1,9}))?")
 _NTH = re.compile(r"(?P<day>[^#/,-]+)#(?P<nth>[1-5])")
 
 
@@ -182,6 +228,29 @@ class _Field:
     def canonical(self, text: str) -> str:
         """The field in a form that cronsim reads as it is meant here; raises ScheduleError."""
         return ",".join(self._item(item) for item in text.split(","))
+
+    def spread(self, text: str, seed: str) -> str:
+        """The field with numbers for `H`; raises ScheduleError."""
+        return ",".join(
+            self._drawn(item, seed) if item.startswith("H") else item for item in text.split(",")
+        )
+
+    def _drawn(self, item: str, seed: str) -> str:
+        match = _HASH.fullmatch(item)
+        if match is None:
+            raise self._error(item, "write H, H/n, H(a-b) or H(a-b)/n")
+        low, high = self.low, {"day-of-month": 28, "day-of-week": 6}.get(self.name, self.high)
+        if match["low"] is not None:
+            low, high = self._range(item, f"{match['low']}-{match['high']}", open_ended=False)
+        width = high - low + 1
+        digest = hashlib.sha256(f"{seed} {self.name}".encode()).digest()
+        number = int.from_bytes(digest[:8], "big")
+        if match["step"] is None:
+            return str(low + number % width)
+        step = int(match["step"])
+        if not 1 <= step <= width:
+            raise self._error(item, f"the step {step} is not in 1-{width}")
+        return f"{low + number % step}-{high}/{step}"
 
     def _item(self, item: str) -> str:
         if special := self._special(item):
@@ -241,15 +310,8 @@ _FIELDS = (
     _Field("month", 1, 12, {name: n for n, name in enumerate(_MONTHS, start=1)}),
     _Field("day-of-week", 0, 7, {name: n for n, name in enumerate(_DAYS)}),
 )
+_SECOND = _Field("second", 0, 59, {})
 _NAMES = " ".join(known.name for known in _FIELDS)
-
-
-def _minute(local: datetime) -> int:
-    return 60 * local.hour + local.minute
-
-
-def _local(day: date, minute: int) -> datetime:
-    return datetime.combine(day, time(minute // 60, minute % 60))
 
 
 def _next_month(day: date) -> date:

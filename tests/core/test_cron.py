@@ -47,19 +47,24 @@ SAME = """
     0 0 */40 * *       | 0 0 1 * *
     0 0 * * friL       | 0 0 * * 5L
     0 0 * * fri#2      | 0 0 * * 5#2
+    0 */5 * * * *      | */5 * * * *
+    */60 0 9 * * *     | 0 9 * * *
+    */20 0 9 * * *     | 0,20,40 0 9 * * *
+    55/2 * * * * *     | 55,57,59 * * * * *
 """
 
 REFUSED = """
                        | 0 fields where cron has 5
     * * * *            | 4 fields where cron has 5
-    * * * * * *        | 6 fields where cron has 5 (minute hour day-of-month month day-of-week)
+    * * * * * * *      | 7 fields where cron has 5 (minute hour day-of-month month day-of-week)
     0 0 1 1 * * 2027   | 7 fields where cron has 5
-    CRON_TZ=UTC 0 0 * * * | 6 fields
+    CRON_TZ=UTC 0 0 * * * | second 'CRON_TZ=UTC'
     @                  | unknown nickname '@'; known are @yearly
     @fortnightly       | unknown nickname '@fortnightly'; did you mean @monthly?
     @dayly             | did you mean @daily?
     @reboot            | unknown nickname '@reboot'
     @every 5m          | write every =
+    60 * * * * *       | second '60': 60 is not in 0-59
     60 * * * *         | minute '60': 60 is not in 0-59
     -1 * * * *         | minute '-1': '' is not a number 0-59
     1.5 * * * *        | minute '1.5': '1.5' is not a number
@@ -153,6 +158,53 @@ def test_any_text_is_read_or_refused() -> None:
 def test_a_list_of_items_is_the_union_of_its_items() -> None:
     assert read_cron("0 0 L,15,1-3 * *").text == "0 0 L,15,1-3 * *"
     assert read_cron("0 0 1 1 5L,mon#1,3").text == "0 0 1 1 5L,1#1,3"
+
+
+# expression | seed | what is read
+SPREAD = """
+    H H * * *            | default/a | 40 7 * * *
+    H H * * *            | default/b | 53 6 * * *
+    h H * * *            | default/a | 40 7 * * *
+    H/15 * * * *         | default/a | 10-59/15 * * * *
+    H(0-29) H(2-4) * * * | default/a | 10 3 * * *
+    H(0-29)/10 * * * *   | default/a | 0-29/10 * * * *
+    0 0 H * *            | default/a | 0 0 23 * *
+    0 0 * * H            | default/a | 0 0 * * 2
+    H * * * * *          | default/a | 34 * * * * *
+    0,H 0 * * thu        | default/a | 0,40 0 * * 4
+"""
+
+BAD_SPREAD = """
+    HH * * * *          | minute 'HH': write H, H/n, H(a-b) or H(a-b)/n
+    H(5-60) * * * *     | minute 'H(5-60)': 60 is not in 0-59
+    H(30-10) * * * *    | minute 'H(30-10)': the range runs backwards
+    H/0 * * * *         | minute 'H/0': the step 0 is not in 1-60
+    H(0-9)/11 * * * *   | minute 'H(0-9)/11': the step 11 is not in 1-10
+"""
+
+
+@pytest.mark.parametrize(("expression", "seed", "drawn"), rows(SPREAD))
+def test_a_hash_draws_the_same_number_for_ever(expression: str, seed: str, drawn: str) -> None:
+    assert parse_cron(expression, seed=seed).digest == parse_cron(drawn).digest
+
+
+@pytest.mark.parametrize(("expression", "why"), rows(BAD_SPREAD))
+def test_a_refused_hash_says_why(expression: str, why: str) -> None:
+    with pytest.raises(ScheduleError) as refusal:
+        parse_cron(expression, seed="default/a")
+    assert why in str(refusal.value)
+
+
+def test_hashes_of_many_jobs_are_spread_over_the_hour() -> None:
+    drawn = [parse_cron("H * * * *", seed=f"default/{n}").digest for n in range(1000)]
+    assert len(set(drawn)) == 60
+    assert max(drawn.count(one) for one in set(drawn)) < 40
+
+
+def test_seconds_that_are_0_make_the_five_field_twin() -> None:
+    assert parse_cron("0 30 2 * * *").digest == parse_cron("30 2 * * *").digest
+    assert parse_cron("*/60 30 2 * * *").digest == parse_cron("30 2 * * *").digest
+    assert parse_cron("5,10 30 2 * * *").digest == "cron 5,10 30 2 * * * UTC"
 
 
 def test_blanks_and_letter_case_do_not_matter() -> None:

@@ -14,7 +14,19 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from cron_leader.core.schedule import EPOCH, At, Cron, Every, Schedule, ScheduleError, parse_cron
+from cron_leader.core.schedule import (
+    EPOCH,
+    At,
+    Bounded,
+    Cron,
+    DstFold,
+    DstGap,
+    Every,
+    Schedule,
+    ScheduleError,
+    Union,
+    parse_cron,
+)
 
 CASES = Path(__file__).with_name("cases")
 MINUTE = timedelta(minutes=1)
@@ -227,17 +239,139 @@ def test_slots_around_a_clock_change_are_those_debian_cron_runs(zone: str, chang
     clock = clock_around(zone, change)
     for _ in range(4):
         drawn = draw(rng, clock[len(clock) // 2][1])
-        check_against(drawn, zone, debian_cron(drawn, clock), clock, rng)
+        check_against(parse_cron(drawn.text, zone), debian_cron(drawn, clock), clock, rng)
+
+
+def clock_watcher(
+    drawn: Drawn, clock: list[tuple[datetime, datetime]], gap: DstGap, fold: DstFold
+) -> list[datetime]:
+    """What one runs who looks at the clock each minute and was told how to take its changes."""
+    runs, before, latest = [], clock[0][1] - MINUTE, clock[0][1] - MINUTE
+    for at, local in clock:
+        due = drawn.matches(local) and (fold is DstFold.TWICE or local > latest)
+        while gap is DstGap.RUN and (before := before + MINUTE) < local:
+            due |= drawn.matches(before) and (fold is DstFold.TWICE or before > latest)
+        before, latest = local, max(latest, local)
+        if due:
+            runs.append(at)
+    return runs
+
+
+@pytest.mark.parametrize("gap", DstGap)
+@pytest.mark.parametrize("fold", DstFold)
+@pytest.mark.parametrize("zone", CHANGES)
+def test_clock_changes_are_taken_as_told(zone: str, gap: DstGap, fold: DstFold) -> None:
+    rng = random.Random(f"{zone} {gap} {fold}")
+    for change in CHANGES[zone]:
+        clock = clock_around(zone, change)
+        for _ in range(2):
+            drawn = draw(rng, clock[len(clock) // 2][1])
+            schedule = parse_cron(drawn.text, zone, dst_gap=gap, dst_fold=fold)
+            check_against(schedule, clock_watcher(drawn, clock, gap, fold), clock, rng)
+
+
+def test_a_time_that_every_spring_leaves_out_never_fires_if_gaps_are_skipped() -> None:
+    schedule = parse_cron("30 2 * 3 sun#2", "America/New_York", dst_gap=DstGap.SKIP)
+    assert schedule.next_after(utc("2010-01-01T00:00Z")) is None
+    assert schedule.prev_before(utc("2070-01-01T00:00Z")) is None
+
+
+# expression | zone | after | expected
+SECONDS = """
+    */20 * * * * *    | UTC           | 2026-01-01T00:00:39.5Z | 2026-01-01T00:00:40Z 2026-01-01T00:01:00Z 2026-01-01T00:01:20Z
+    30 0 12 * * *     | UTC           | 2026-01-01T12:00:29Z   | 2026-01-01T12:00:30Z 2026-01-02T12:00:30Z
+    15,45 59 23 * * * | UTC           | 2026-12-31T23:59:15Z   | 2026-12-31T23:59:45Z 2027-01-01T23:59:15Z
+    0 30 2 * * *      | Europe/Warsaw | 2017-03-25T12:00Z      | 2017-03-26T01:00Z 2017-03-27T00:30Z
+    5 30 2 * * *      | Europe/Warsaw | 2017-03-25T12:00Z      | 2017-03-27T00:30:05Z 2017-03-28T00:30:05Z
+    5 30 2 * * *      | Europe/Warsaw | 2017-10-28T12:00Z      | 2017-10-29T00:30:05Z 2017-10-29T01:30:05Z
+"""  # noqa: E501  a table
+
+
+@pytest.mark.parametrize(("expression", "zone", "after", "expected"), rows(SECONDS))
+def test_six_fields_follow_the_clock_to_the_second(
+    expression: str, zone: str, after: str, expected: str
+) -> None:
+    check_fires(expression, zone, after, expected)
+
+
+# ------------------------------------------------------------------ several, from, to
+
+
+def check_listed(schedule: Schedule, slots: list[datetime], begin: datetime, end: datetime) -> None:
+    """In (begin, end) the schedule has just these slots, forwards, backwards and counted."""
+    assert [at for at in islice(fires(schedule, begin), len(slots) + 1) if at < end] == slots
+    for n, at in enumerate(slots):
+        assert schedule.count(begin, at) == n + 1
+        assert schedule.count(at, end - TICK) == len(slots) - n - 1
+        assert schedule.prev_before(at + TICK) == at
+    assert schedule.count(begin, end - TICK) == len(slots)
+
+
+def test_the_slots_of_several_schedules_are_each_ones_and_no_instant_is_two() -> None:
+    members = (
+        parse_cron("*/20 * * * *"),
+        parse_cron("0 */2 * * *"),
+        parse_cron("10,20 3 * * *", "Asia/Tokyo"),
+        At(utc("2026-01-02T00:01Z")),
+    )
+    begin, end = utc("2026-01-01T00:00Z"), utc("2026-01-03T00:00Z")
+    listed = {at for member in members for at in islice(fires(member, begin), 200) if at < end}
+    check_listed(Union(members), sorted(listed), begin, end)
+
+
+def test_the_digest_of_several_does_not_depend_on_their_order() -> None:
+    one, other = parse_cron("@daily"), parse_cron("@hourly")
+    assert Union((one, other)).digest == "cron 0 * * * * UTC | cron 0 0 * * * UTC"
+    assert Union((one, other)).digest == Union((other, one, one)).digest
+
+
+def test_several_that_are_over_are_over() -> None:
+    at = utc("2026-01-01T00:00Z")
+    assert Union((At(at), At(at))).next_after(at) is None
+    assert Union((At(at), At(at))).prev_before(at) is None
+    assert Union((At(at), At(at))).count(at - TICK, at) == 1
+
+
+def test_a_bounded_schedule_has_its_start_and_not_its_end() -> None:
+    start, end = utc("2026-01-01T06:00Z"), utc("2026-01-01T09:00Z")
+    schedule = Bounded(parse_cron("@hourly"), start, end)
+    expected = [start, start + timedelta(hours=1), start + timedelta(hours=2)]
+    check_listed(schedule, expected, utc("2025-12-01T00:00Z"), utc("2026-12-01T00:00Z"))
+    assert schedule.prev_before(start) is None
+    assert schedule.next_after(expected[-1]) is None
+    assert schedule.count(end, end + timedelta(days=1)) == 0
+    assert schedule.digest == (
+        "cron 0 * * * * UTC from 2026-01-01T06:00:00+00:00 to 2026-01-01T09:00:00+00:00"
+    )
+
+
+def test_a_schedule_may_have_one_bound_only() -> None:
+    noon = utc("2026-01-01T12:00Z")
+    later, earlier = Bounded(parse_cron("@hourly"), noon), Bounded(parse_cron("@hourly"), end=noon)
+    assert later.next_after(EPOCH) == noon
+    assert earlier.prev_before(noon + timedelta(days=9)) == noon - timedelta(hours=1)
+    assert later.count(EPOCH, noon) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "why"),
+    [
+        ("2026-01-02T00:00Z", "2026-01-02T00:00Z", "end must be later than start"),
+        ("2026-01-01T00:01Z", "2026-01-01T00:59Z", "never fires"),
+    ],
+)
+def test_bounds_that_leave_nothing_are_refused(start: str, end: str, why: str) -> None:
+    with pytest.raises(ScheduleError, match=why):
+        Bounded(parse_cron("@hourly"), utc(start), utc(end))
 
 
 def check_against(
-    drawn: Drawn,
-    zone: str,
+    schedule: Cron,
     runs: list[datetime],
     clock: list[tuple[datetime, datetime]],
     rng: random.Random,
 ) -> None:
-    schedule, label = parse_cron(drawn.text, zone), f"{drawn.text} {zone}"
+    label = schedule.digest
     begin, end = clock[0][0] - TICK, clock[-1][0]
     slots = [at for at in islice(fires(schedule, begin), len(runs) + 1) if at <= end]
     assert slots == runs, label
@@ -366,6 +500,12 @@ def test_a_time_without_an_offset_is_refused(build: Callable[[datetime], Schedul
     [
         (parse_cron("@daily"), "cron 0 0 * * * UTC"),
         (parse_cron("*/05 9 * jan mon-fri", "Asia/Tokyo"), "cron */5 9 * 1 1-5 Asia/Tokyo"),
+        (parse_cron("@daily", dst_gap=DstGap.RUN, dst_fold=DstFold.ONCE), "cron 0 0 * * * UTC"),
+        (
+            parse_cron("@daily", dst_gap=DstGap.SKIP, dst_fold=DstFold.TWICE),
+            "cron 0 0 * * * UTC gap skip fold twice",
+        ),
+        (parse_cron("@hourly", dst_gap=DstGap.SKIP), "cron 0 * * * * UTC"),
         (Every(timedelta(seconds=1.5)), "every 1500000us from 1970-01-01T00:00:00+00:00"),
         (At(datetime(2026, 12, 1, 9, tzinfo=UTC)), "at 2026-12-01T09:00:00+00:00"),
     ],
@@ -379,4 +519,4 @@ def test_equal_expressions_are_equal_and_share_what_was_read() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one._fields is other._fields
-    assert repr(one) == "Cron(expression='0 9 * * *', zone='Europe/Warsaw')"
+    assert one._clock is other._clock
