@@ -7,12 +7,13 @@ refusals, or not at all. A failing seed reproduces its life exactly.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
 
 from cron_leader.core import messages as m
-from cron_leader.core.dispatch import Pool
+from cron_leader.core.dispatch import ACTIVE, Pool
 from cron_leader.core.model import (
     Applied,
     Batch,
@@ -114,8 +115,17 @@ class Life:
                 assert effect.deadline_ns > self.d.boot_ns
             if not isinstance(effect, SILENT):
                 self.asked.append(effect)
+        self.check_counts()
         if not self.exited:
             self.check_alarms()
+
+    def check_counts(self) -> None:
+        """What the dispatch keeps count of is what a look at each flight finds."""
+        dispatch = self.d.node._dispatch
+        active = [f for f in dispatch.flights.values() if f.stage in ACTIVE]
+        assert dispatch._busy == len(active)
+        of_term = Counter(f.run.slot.job for f in active if f.run.term is dispatch._term)
+        assert +dispatch._busy_jobs == of_term
 
     def check_alarms(self) -> None:
         """An alarm in the past would keep the daemon going round."""

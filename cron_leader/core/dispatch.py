@@ -11,6 +11,7 @@ Not decided here: whether the gate is open, when a term begins or ends (node.py)
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -122,6 +123,8 @@ class Dispatch:
         self.known_to = EPOCH
         """The highest planned_to of the term that the ledger has acknowledged."""
         self.flights: dict[str, Flight] = {}
+        self._busy = 0  # flights in an active stage, whichever their term
+        self._busy_jobs: Counter[str] = Counter()  # the same of this term, by job
 
     # ------------------------------------------------------------------ a term begins and ends
 
@@ -146,7 +149,7 @@ class Dispatch:
         for flight in [f for f in self.flights.values() if f.run.term is term]:
             match flight.stage:
                 case Stage.CLAIMING | Stage.RETURNING:
-                    del self.flights[flight.run.run_id]
+                    self._remove(flight)
                 case Stage.PREPARING:
                     flight.doom = Doom.LOST
                     self._out.append(Drop(flight.run.run_id))
@@ -158,6 +161,7 @@ class Dispatch:
     def _forget(self) -> None:
         self._floors, self._waiting, self._overdue, self._parked = {}, [], [], {}
         self._ends = {}
+        self._busy_jobs.clear()
 
     # ------------------------------------------------------------------ planning
 
@@ -215,7 +219,8 @@ class Dispatch:
     def _claim(self, job: Job, slot: SlotKey, seen: int | None, sheet: _Sheet) -> None:
         assert self._term is not None
         run = Run(self._draw(), slot, (seen or 0) + 1, self._term, job)
-        self.flights[run.run_id] = Flight(run)
+        flight = self.flights[run.run_id] = Flight(run)
+        self._count(flight, 1)
         sheet.claims.append(Claim(slot, run.run_id, seen))
 
     def _send(self, sheet: _Sheet, now: Now) -> None:
@@ -279,7 +284,7 @@ class Dispatch:
         run = flight.run
         flight.run = Run(run_id, run.slot, attempt, run.term, run.job)
         if gate_open:
-            flight.stage = Stage.PREPARING
+            self._move(flight, Stage.PREPARING)
             self._out.append(Prepare(flight.run))
         else:
             self._put_back(flight, now)
@@ -311,7 +316,7 @@ class Dispatch:
         if deadline_ns is None or not self._current(flight):
             self._out.append(Drop(run_id))
             return
-        flight.stage = Stage.STARTING
+        self._move(flight, Stage.STARTING)
         self._out.append(Go(flight.run, deadline_ns))
 
     def on_not_started(self, run_id: str, now: Now) -> None:
@@ -327,7 +332,7 @@ class Dispatch:
         flight = self.flights.get(run_id)
         if flight is None:
             return
-        flight.stage = Stage.RUNNING
+        self._move(flight, Stage.RUNNING)
         late = at - flight.run.slot.scheduled_for
         self._out.append(Emit("run.started", _about(flight.run) | {"late_ms": _ms(late)}))
 
@@ -340,7 +345,7 @@ class Dispatch:
         if flight.doom is Doom.LOST:  # the next leader's sweep ends the row
             self._leave(flight)
             return
-        flight.stage = Stage.FINISHING
+        self._move(flight, Stage.FINISHING)
         once = not self._current(flight)
         if not once:
             self._ends[run_id] = now.boot_ns
@@ -412,13 +417,26 @@ class Dispatch:
         return flight.run.term is self._term
 
     def _active(self, job: str) -> bool:
-        return any(
-            f.run.slot.job == job and f.stage in ACTIVE and self._current(f)
-            for f in self.flights.values()
-        )
+        return self._busy_jobs[job] > 0
 
     def _full(self) -> bool:
-        return sum(f.stage in ACTIVE for f in self.flights.values()) >= self._pool.max_parallel
+        return self._busy >= self._pool.max_parallel
+
+    def _move(self, flight: Flight, stage: Stage) -> None:
+        self._count(flight, -1)
+        flight.stage = stage
+        self._count(flight, 1)
+
+    def _remove(self, flight: Flight) -> None:
+        self._count(flight, -1)
+        del self.flights[flight.run.run_id]
+
+    def _count(self, flight: Flight, by: int) -> None:
+        """Asked for each slot, so it is kept: with a thousand flights it must not be a loop."""
+        if flight.stage in ACTIVE:
+            self._busy += by
+            if self._current(flight):
+                self._busy_jobs[flight.run.slot.job] += by
 
     def _wait(self, row: DueRow) -> None:
         rows = self._overdue if row.origin is Origin.CATCHUP else self._waiting
@@ -429,14 +447,14 @@ class Dispatch:
             self._wait(row)
 
     def _put_back(self, flight: Flight, now: Now) -> None:
-        flight.stage = Stage.RETURNING
+        self._move(flight, Stage.RETURNING)
         run = flight.run
         self._ends[run.run_id] = now.boot_ns
         put_back = PutBack(run.slot, run.attempt, run.run_id, now.wall)
         self._out.append(WritePutBack(run.term, put_back))
 
     def _leave(self, flight: Flight) -> None:
-        self.flights.pop(flight.run.run_id, None)
+        self._remove(flight)
         self._ends.pop(flight.run.run_id, None)
         self._unpark(flight.run.slot.job)
 
