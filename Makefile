@@ -41,8 +41,8 @@ lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 bench: $(VENV)/.test ## the figures of the README, measured here
 	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
-bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root)
-	@$(COMPILED) $(BIN)/python -m bench --freezes 50 --cuts 40 $(BENCH_ARGS)
+bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root), ten million slots
+	@$(COMPILED) $(BIN)/python -m bench --freezes 50 --cuts 40 --rows 10000000 $(BENCH_ARGS)
 
 chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)

@@ -15,8 +15,9 @@ from cron_leader.core.model import Applied, Term
 from cron_leader.ledger.sql import Dialect, Params, Value, queries, to_time_or_none
 from cron_leader.ledger.writes import Rows, Step, Write
 
-BATCH = 1000
-"""Rows deleted in one transaction (and with slots their attempts): some ten milliseconds."""
+BATCH = 250
+"""Rows deleted in one transaction (and with slots their attempts): some ten milliseconds, for
+all of which a claim waits on SQLite."""
 
 JOBS = 10
 """Jobs whose rows are counted in one read."""

@@ -273,14 +273,20 @@ class Reader:
     def attempts_of(self, slots: Sequence[SlotRow]) -> tuple[AttemptRow, ...]:
         """All attempts of these slots, the newest of each first."""
         rows = [(slot.job, slot.scheduled_for, slot.command_id) for slot in slots]
-        query = queries(self._database.dialect)["attempts_of"]
+        return tuple(_row(AttemptRow, row) for row in self._with_rows("attempts_of", rows))
+
+    def _with_rows(
+        self, name: str, rows: Sequence[tuple[Value, ...]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """A named query that takes a batch."""
+        query = queries(self._database.dialect)[name]
         given: Any
         if self._database.dialect is Dialect.SQLITE:
             given = {"batch": json.dumps([[to_text(value) for value in row] for row in rows])}
         else:
-            columns = zip(*rows, strict=True) if rows else ((), (), ())
+            columns = zip(*rows, strict=True) if rows else [()] * len(query.columns)
             given = {n: list(c) for n, c in zip(query.columns, columns, strict=True)}
-        return tuple(_row(AttemptRow, row) for row in self._database.run(query.text, given))
+        return self._database.run(query.text, given)
 
     def slots_at(self, job: str, at: datetime) -> tuple[SlotRow, ...]:
         """The scheduled slot of that time, and what operators asked for at it."""
