@@ -44,6 +44,7 @@ from cron_leader.events import Emit
 from cron_leader.ledger import open_ledger
 from cron_leader.link import Link
 from cron_leader.runners import Runners
+from cron_leader.runners.context import LedgerAccess
 from cron_leader.scribe import Scribe
 from cron_leader.upkeep import Policy, Upkeep
 
@@ -191,6 +192,7 @@ class Daemon:
             ack_timeout_s=margin_ns / 2 / NS,
             modules=config.modules,
             base=config.base,
+            ledger=LedgerAccess(config.ledger.url, config.lease.ttl_ns / NS),
         )
         await self._runners.start(config.jobs)
         self._scribe = Scribe(self._ledger, post=self.post, clock=self._clock, emit=self._emit)

@@ -7,19 +7,33 @@ validates it. The function stays an ordinary function of one argument, so a test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 Function = TypeVar("Function", bound="Callable[[Tick], object]")
 
 _definitions: dict[str, dict[str, object]] = {}
 
 
+class Opener(Protocol):
+    """Opens a run's fenced transactions; given by whatever runs the function."""
+
+    def __call__(self, *, final: bool, isolation: str) -> AbstractContextManager[Any]: ...
+
+
 def _never() -> bool:
     return False
+
+
+def _no_transaction(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+    raise RuntimeError(
+        'tick.transaction() works in a job of isolation = "process" that the daemon runs; in a '
+        "test, give Tick.for_test(transaction=connection)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,7 @@ class Tick:
     attempt: int
     run_deadline: datetime
     _asked_to_stop: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    _opener: Opener = field(default=_no_transaction, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:
@@ -46,6 +61,17 @@ class Tick:
         An async function is cancelled as well, in the way of asyncio.
         """
         return self._asked_to_stop()
+
+    def transaction(
+        self, *, final: bool = True, isolation: str = "read committed"
+    ) -> AbstractContextManager[Any]:
+        """A connection to the ledger's database (psycopg 3 or sqlite3), in a fenced transaction.
+
+        At the end of the block the run's success and the guard are written, then COMMIT: all or
+        nothing. final: False for every block of a run but the last; it commits without the success.
+        isolation: of Postgres, as SQL names it. Raises StaleFence when a newer leader refuses it.
+        """
+        return self._opener(final=final, isolation=isolation)
 
     @classmethod
     def for_test(
@@ -59,8 +85,12 @@ class Tick:
         attempt: int = 1,
         run_deadline: datetime | None = None,
         cancelled: bool = False,
+        transaction: object = None,
     ) -> Tick:
-        """A tick to call a job function with, outside of any fleet; due now, an hour to run."""
+        """A tick to call a job function with, outside of any fleet; due now, an hour to run.
+
+        transaction: the connection that `transaction()` gives; it is neither committed nor closed.
+        """
         now = datetime.now(UTC)
         return cls(
             job=job,
@@ -71,16 +101,29 @@ class Tick:
             attempt=attempt,
             run_deadline=run_deadline or now + timedelta(hours=1),
             _asked_to_stop=lambda: cancelled,
+            _opener=_no_transaction if transaction is None else _lender(transaction),
         )
+
+
+def _lender(connection: object) -> Opener:
+    def lend(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+        return nullcontext(connection)
+
+    return lend
 
 
 def job(
     *,
     name: str | None = None,
-    cron: str | None = None,
+    cron: str | Sequence[str] | None = None,
     every: str | None = None,
-    at: str | None = None,
+    at: str | Sequence[str] | None = None,
     timezone: str | None = None,
+    anchor: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    dst_gap: str | None = None,
+    dst_fold: str | None = None,
     timeout: str | None = None,
     grace: str | None = None,
     drain: str | None = None,

@@ -68,6 +68,17 @@ UPDATE cron_leader_term SET heartbeat_at = :now,
     planned_to = CASE WHEN planned_to < :planned_to THEN :planned_to ELSE planned_to END
 WHERE election = :election AND fence = :fence AND nonce = :nonce AND planned_to >= :known
 
+-- name: beat_attempts (job, scheduled_for, command_id, run_id)
+-- A row that a user's transaction holds is passed over: a run frozen in it must not hold up its
+-- leader's heartbeat.
+UPDATE cron_leader_attempt SET heartbeat_at = :now
+WHERE (job, scheduled_for, command_id, attempt) IN (
+    SELECT a.job, a.scheduled_for, a.command_id, a.attempt
+    FROM batch AS b JOIN cron_leader_attempt AS a ON a.job = b.job
+        AND a.scheduled_for = b.scheduled_for AND a.command_id = b.command_id
+    WHERE a.run_id = b.run_id AND a.fence = :fence AND a.state = 'running'
+    FOR UPDATE OF a SKIP LOCKED)
+
 -- name: term_and_orders
 -- What operators ask of the leader comes with its heartbeat, in the same round trip. No row: the
 -- heartbeat found less than was known, and left it.
@@ -274,10 +285,12 @@ WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
     AND state = 'running' AND attempt = :attempt AND run_id = :run_id
 
 -- name: finish_attempt
-UPDATE cron_leader_attempt SET state = :attempt_state, finished_at = :finished_at,
+-- A success that tick.transaction() has committed stands; how the run ended is added to it.
+UPDATE cron_leader_attempt SET
+    state = CASE WHEN state = 'succeeded' THEN state ELSE :attempt_state END, finished_at = :finished_at,
     exit_code = :exit_code, error = :error, output = :output
 WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
-    AND attempt = :attempt AND run_id = :run_id AND state = 'running'
+    AND attempt = :attempt AND run_id = :run_id AND state IN ('running', 'succeeded')
 
 -- name: attempt_finished
 -- Ours is written: now, or by an earlier copy of this very statement.

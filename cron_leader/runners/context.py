@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -30,8 +30,17 @@ class Registrar(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerAccess:
+    """What python runs need to write under their fence. url may hold a password."""
+
+    url: str = field(repr=False)
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
-    """link None: unsupervised, a registration counts as acknowledged. environ: the daemon's own,
+    """ledger None: tick.transaction() is not to be had. link None: unsupervised, a registration
+    counts as acknowledged. environ: the daemon's own,
     of which a run is given PATH, HOME, LANG and TZ only."""
 
     node: str
@@ -41,6 +50,7 @@ class Context:
     link: Registrar | None
     ack_timeout_s: float
     environ: Mapping[str, str]
+    ledger: LedgerAccess | None = None
 
 
 def handed_on(environ: Mapping[str, str]) -> dict[str, str]:

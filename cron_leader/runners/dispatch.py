@@ -11,7 +11,7 @@ from cron_leader.clock import Clock
 from cron_leader.core.messages import Event
 from cron_leader.core.model import Isolation, Job, PythonSpec, Run
 from cron_leader.runners.command import Wrappers
-from cron_leader.runners.context import Context, Registrar
+from cron_leader.runners.context import Context, LedgerAccess, Registrar
 from cron_leader.runners.inline import InlineLife, load_inline
 from cron_leader.runners.life import Life, ProcessLife
 from cron_leader.runners.python import PythonRuns
@@ -25,6 +25,7 @@ class Runners:
     modules, base: what the job host imports, and the folder it looks in first (that of the
     configuration file). ack_timeout_s: how long the supervisor may take to acknowledge a run.
     environ: the daemon's environment; runs get four variables of it.
+    ledger: for tick.transaction().
     """
 
     def __init__(
@@ -39,8 +40,11 @@ class Runners:
         modules: Sequence[str] = (),
         base: Path | None = None,
         environ: Mapping[str, str] = os.environ,
+        ledger: LedgerAccess | None = None,
     ) -> None:
-        self._context = Context(node, fleet, clock, report, link, ack_timeout_s, dict(environ))
+        self._context = Context(
+            node, fleet, clock, report, link, ack_timeout_s, dict(environ), ledger
+        )
         self._modules, self._base = tuple(modules), base or Path.cwd()
         self._wrappers = Wrappers(self._context)
         self._python = PythonRuns(self._context, self._modules, self._base)

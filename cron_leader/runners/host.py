@@ -26,13 +26,14 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cron_leader.jobs import Tick, definitions, resolve
+from cron_leader.jobs import Opener, Tick, definitions, resolve
 from cron_leader.runners.failure import traceback_text
 from cron_leader.runners.wrapper import change_folder, die_with, is_late, tell, wait_for_go
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import subprocess
 
 _KEPT = ("PATH", "HOME", "LANG", "TZ")
+_SHARED = ("job", "scheduled_for", "fence", "attempt", "run_deadline")
+"""What a Tick and its ticket to the ledger have in common."""
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -232,7 +235,25 @@ def serve_run(control: int, parent: int) -> NoReturn:
 def _tick(fields: dict[str, Any], stop: _Stop) -> Tick:
     for key in ("scheduled_for", "run_deadline"):
         fields[key] = datetime.fromisoformat(fields[key])
-    return Tick(**fields, _asked_to_stop=lambda: stop.asked)
+    ticket = fields.pop("ticket")
+    return Tick(**fields, _asked_to_stop=lambda: stop.asked, _opener=_opener(ticket, fields))
+
+
+def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:
+    """tick.transaction(), its modules loaded when it is first called: few runs have one."""
+    opened: list[Opener] = []
+
+    def open_(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+        from cron_leader.fencing import transaction
+
+        if ticket is None:
+            raise RuntimeError("tick.transaction(): this run was given no ledger")
+        if not opened:
+            told = {name: tick[name] for name in _SHARED}
+            opened.append(transaction.Opener(transaction.Ticket(**ticket, **told)))
+        return opened[0](final=final, isolation=isolation)
+
+    return open_
 
 
 def _call(function: Callable[[Tick], object], tick: Tick, stop: _Stop) -> tuple[int, str | None]:

@@ -79,7 +79,7 @@ async def with_code_jobs(config: Config) -> tuple[Config, tuple[str, ...]]:
     """
     targets = [job.spec.target for job in config.jobs if isinstance(job.spec, PythonSpec)]
     described = await describe(config.modules, cwd=config.base, targets=targets)
-    more = build_jobs(described.jobs, where="@job", base=config.base)
+    more = build_jobs(described.jobs, where="@job", base=config.base, fleet=config.fleet)
     return merge_jobs(config, more), described.handlers
 
 
@@ -312,7 +312,21 @@ class PythonRuns:
                 "node": self._context.node,
                 "attempt": run.attempt,
                 "run_deadline": timestamp(run_deadline),
+                "ticket": self._ticket(run),
             },
+        }
+
+    def _ticket(self, run: Run) -> Mapping[str, object] | None:
+        """What tick.transaction() needs beyond the Tick; over the run's own socket, in memory."""
+        if self._context.ledger is None:
+            return None
+        return {
+            "url": self._context.ledger.url,
+            "ttl_s": self._context.ledger.ttl_s,
+            "election": run.term.election,
+            "nonce": run.term.nonce,
+            "command_id": run.slot.command_id,
+            "run_id": run.run_id,
         }
 
     async def _ready_host(self) -> JobHost:

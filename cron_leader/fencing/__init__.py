@@ -9,6 +9,32 @@ Not promised: anything about writes that do not run the guard, or about another 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cron_leader.errors import CronLeaderError
+
+if TYPE_CHECKING:
+    from cron_leader.fencing.upsert import fenced_upsert
+
+__all__ = ["FenceMisuse", "StaleFence", "application_name", "fenced_upsert"]
+
+
+class StaleFence(CronLeaderError):
+    """A newer leader has raised the fence, or the run is over: nothing was committed."""
+
+
+class FenceMisuse(CronLeaderError):
+    """The kit was used in a way that cannot be fenced; the text says what, and the cure."""
+
+
+def __getattr__(name: str) -> object:
+    if name == "fenced_upsert":
+        from cron_leader.fencing import upsert
+
+        return upsert.fenced_upsert
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 REFUSED = "CL001"
 """SQLSTATE of the guard's no on Postgres; the error's detail is the fence found ("" if none)."""
 

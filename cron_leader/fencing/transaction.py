@@ -1,0 +1,264 @@
+"""`Tick.transaction()`: the user's writes, the run's success and the guard in one transaction.
+
+The kit owns COMMIT. At the end of the block it writes that the attempt succeeded, so that whatever
+happens afterwards nobody repeats the effect, and then the guard, last. Refused: StaleFence, and
+nothing is committed. A block that ended the transaction behind the kit's back is FenceMisuse; what
+it committed so was not fenced.
+
+Not promised: effects outside this database, or a definite answer when the connection is lost at
+COMMIT (psycopg.OperationalError): the daemon's own finish then reads what stands.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from cron_leader import fencing
+from cron_leader.fencing import FenceMisuse, StaleFence
+
+SQLITE_BUSY_S = 5.0
+"""How long BEGIN waits for another's transaction."""
+
+_SETTINGS = """
+SELECT set_config('application_name', %(name)s, true),
+    set_config('synchronous_commit', 'on', true),
+    set_config('statement_timeout', %(left_ms)s, true),
+    set_config('idle_in_transaction_session_timeout', %(ttl_ms)s, true),
+    set_config('tcp_user_timeout', %(ttl_ms)s, true),
+    set_config('cron_leader.mark', %(mark)s, true)
+"""
+_MARK = "SELECT current_setting('cron_leader.mark', true)"
+
+_SUCCEED_SLOT = """
+UPDATE cron_leader_slot SET state = 'succeeded', reason = NULL, finished_at = :now
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND state = 'running' AND attempt = :attempt AND run_id = :run_id
+"""
+_SUCCEED_ATTEMPT = """
+UPDATE cron_leader_attempt SET state = 'succeeded', finished_at = :now
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND attempt = :attempt AND run_id = :run_id AND state = 'running'
+"""
+_NAMES = ("command_id", "scheduled_for", "attempt", "run_id", "job", "now")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a run needs to write under its fence; it travels in memory, never in an environment.
+
+    url: the ledger's, with its password. ttl_s: of the lease: how long a frozen run may hold locks.
+    """
+
+    url: str = field(repr=False)
+    election: str
+    fence: int
+    nonce: str = field(repr=False)
+    job: str
+    scheduled_for: datetime
+    command_id: str
+    attempt: int
+    run_id: str
+    ttl_s: float
+    run_deadline: datetime
+
+
+class Opener:
+    """Opens the transactions of one run; one of them may be the final one."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._succeeded = False
+
+    def __call__(self, *, final: bool, isolation: str) -> AbstractContextManager[Any]:
+        if self._succeeded:
+            raise FenceMisuse(
+                "this run's success is already committed; give final=False to every "
+                "transaction but the last"
+            )
+        return self._open(final, isolation)
+
+    @contextmanager
+    def _open(self, final: bool, isolation: str) -> Iterator[Any]:
+        opened = _sqlite if self._ticket.url.startswith("sqlite:") else _postgres
+        with opened(self._ticket, final, isolation) as connection:
+            yield connection
+        self._succeeded = final
+
+
+def _refused(ticket: Ticket) -> StaleFence:
+    return StaleFence(
+        f"fence {ticket.fence} of {ticket.election} is refused: a newer leader has raised it; "
+        "nothing was committed"
+    )
+
+
+def _not_ours(ticket: Ticket) -> StaleFence:
+    return StaleFence(
+        f"the slot {ticket.job} {ticket.scheduled_for.isoformat()} is no longer this run's: "
+        "nothing was committed"
+    )
+
+
+def _ended_behind() -> FenceMisuse:
+    return FenceMisuse(
+        "the block ended its transaction by itself (COMMIT or ROLLBACK); what it committed was not "
+        "fenced. Leave COMMIT to tick.transaction(), and raise an exception to roll back"
+    )
+
+
+# ------------------------------------------------------------------ Postgres
+
+
+@contextmanager
+def _postgres(ticket: Ticket, final: bool, isolation: str) -> Iterator[Any]:
+    import psycopg
+
+    level = _level(isolation)
+    with psycopg.connect(_conninfo(ticket), autocommit=True, prepare_threshold=None) as connection:
+        connection.isolation_level = level
+        try:
+            with connection.transaction():
+                mark = secrets.token_hex(16)
+                connection.execute(_SETTINGS, _settings(ticket, mark))
+                yield connection
+                _guard_postgres(connection, ticket, final=final, mark=mark)
+        except psycopg.errors.SerializationFailure as error:
+            if _deposed(connection, ticket):
+                raise _refused(ticket) from error
+            raise
+        except psycopg.Error as error:
+            if error.sqlstate == fencing.REFUSED:
+                raise _refused(ticket) from None
+            raise
+
+
+def _level(isolation: str) -> Any:
+    from psycopg import IsolationLevel
+
+    try:
+        return IsolationLevel[isolation.upper().replace(" ", "_")]
+    except KeyError:
+        known = ", ".join(level.name.lower().replace("_", " ") for level in IsolationLevel)
+        raise FenceMisuse(f"isolation {isolation!r} is not one of {known}") from None
+
+
+def _conninfo(ticket: Ticket) -> str:
+    from psycopg import conninfo
+
+    said = conninfo.conninfo_to_dict(ticket.url)
+    defaults = {"connect_timeout": 3, "keepalives_idle": 2, "keepalives_interval": 2}
+    added = {name: value for name, value in defaults.items() if name not in said}
+    return conninfo.make_conninfo(ticket.url, **added)
+
+
+def _settings(ticket: Ticket, mark: str) -> Mapping[str, str]:
+    left_s = max((ticket.run_deadline - datetime.now(UTC)).total_seconds(), 1.0)
+    return {
+        "name": fencing.application_name(ticket.election, ticket.fence),
+        "left_ms": str(min(int(left_s * 1000), 2**31 - 1)),
+        "ttl_ms": str(max(int(ticket.ttl_s * 1000), 1)),
+        "mark": mark,
+    }
+
+
+def _guard_postgres(connection: Any, ticket: Ticket, *, final: bool, mark: str) -> None:
+    """Whether the transaction is still the one we began; our rows; the guard, last."""
+    from psycopg.pq import TransactionStatus
+
+    status = connection.pgconn.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise FenceMisuse("a statement of the block failed, and its error was swallowed")
+    if status != TransactionStatus.INTRANS or connection.execute(_MARK).fetchone()[0] != mark:
+        connection.execute("ROLLBACK")
+        raise _ended_behind()
+    if final:
+        params = _params(ticket, datetime.now(UTC))
+        if connection.execute(_psycopg(_SUCCEED_SLOT), params).rowcount != 1:
+            raise _not_ours(ticket)
+        connection.execute(_psycopg(_SUCCEED_ATTEMPT), params)
+    connection.execute(fencing.POSTGRES_GUARD, _guard_params(ticket))
+
+
+def _deposed(connection: Any, ticket: Ticket) -> bool:
+    """After a conflict: whether it was the raise of a newer leader."""
+    row = connection.execute(
+        _psycopg(fencing.SQLITE_GUARD), {"election": ticket.election}
+    ).fetchone()
+    return row is None or tuple(row) != (ticket.fence, ticket.nonce)
+
+
+def _psycopg(text: str) -> str:
+    """`:name` parameters as psycopg writes them."""
+    for name in (*_NAMES, "election"):
+        text = text.replace(f":{name}", f"%({name})s")
+    return text
+
+
+# ------------------------------------------------------------------ SQLite
+
+
+@contextmanager
+def _sqlite(ticket: Ticket, final: bool, isolation: str) -> Iterator[sqlite3.Connection]:
+    """Nobody else writes from BEGIN IMMEDIATE on, so the guard may come first."""
+    del isolation  # SQLite has one: serializable
+    path = ticket.url.removeprefix("sqlite:///")
+    connection = sqlite3.connect(path, isolation_level=None, timeout=SQLITE_BUSY_S)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        held = connection.execute(fencing.SQLITE_GUARD, _guard_params(ticket)).fetchone()
+        if held is None or tuple(held) != (ticket.fence, ticket.nonce):
+            raise _refused(ticket)
+        connection.set_authorizer(_no_transaction_control)
+        yield connection
+        connection.set_authorizer(None)
+        if not connection.in_transaction:
+            raise _ended_behind()
+        if final:
+            _succeed_sqlite(connection, ticket)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()  # rolls back what is open
+
+
+def _no_transaction_control(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+
+
+def _succeed_sqlite(connection: sqlite3.Connection, ticket: Ticket) -> None:
+    params = {
+        name: _text(value) if isinstance(value, datetime) else value
+        for name, value in _params(ticket, datetime.now(UTC)).items()
+    }
+    if connection.execute(_SUCCEED_SLOT, params).rowcount != 1:
+        raise _not_ours(ticket)
+    connection.execute(_SUCCEED_ATTEMPT, params)
+
+
+def _text(at: datetime) -> str:
+    """As the ledger stores times in SQLite."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+# ------------------------------------------------------------------ both
+
+
+def _params(ticket: Ticket, now: datetime) -> dict[str, Any]:
+    return {
+        "job": ticket.job,
+        "scheduled_for": ticket.scheduled_for,
+        "command_id": ticket.command_id,
+        "attempt": ticket.attempt,
+        "run_id": ticket.run_id,
+        "now": now,
+    }
+
+
+def _guard_params(ticket: Ticket) -> dict[str, Any]:
+    return {"election": ticket.election, "fence": ticket.fence, "nonce": ticket.nonce}
