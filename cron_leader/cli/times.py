@@ -15,7 +15,7 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
-from cron_leader.core.schedule import Cron, Schedule
+from cron_leader.core.schedule import Schedule, zone_of
 from cron_leader.errors import ConfigError
 
 
@@ -90,7 +90,7 @@ def _fires_of_jobs(
 
 
 def _fires_of(schedule: Schedule, job: str | None, start: datetime, count: int) -> list[Fire]:
-    zone: tzinfo = ZoneInfo(schedule.zone) if isinstance(schedule, Cron) else UTC
+    zone: tzinfo = ZoneInfo(zone_of(schedule))
     return [Fire(at, zone, job) for at in islice(_after(schedule, start), count)]
 
 

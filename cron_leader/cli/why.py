@@ -20,7 +20,7 @@ from cron_leader.cli.terms import end_of
 from cron_leader.cli.times import instant
 from cron_leader.config import Config
 from cron_leader.core.model import UNFINISHED, Job, Reason, State
-from cron_leader.core.schedule import Cron
+from cron_leader.core.schedule import zone_of
 from cron_leader.ledger.views import (
     AttemptRow,
     CommandRow,
@@ -104,7 +104,7 @@ def why(
     """Explain one slot: what should have happened, who led, what was recorded and refused."""
     loaded = with_code_jobs_if_possible(configuration.load(config, environ=os.environ))
     known = next((one for one in loaded.jobs if one.name == job), None)
-    zone = known.schedule.zone if known and isinstance(known.schedule, Cron) else "UTC"
+    zone = zone_of(known.schedule) if known else "UTC"
     at = instant(time, zone, "TIME")
     with reader_of(loaded) as reader:
         expect_job(loaded, reader, job)

@@ -151,16 +151,17 @@ def load(
 
 
 def build_jobs(
-    tables: Sequence[Mapping[str, object]], *, where: str, base: Path
+    tables: Sequence[Mapping[str, object]], *, where: str, base: Path, fleet: str = "default"
 ) -> tuple[Job, ...]:
     """The jobs of tables with the keys of [[job]]; None values count as absent.
 
-    where: names their origin in messages. base: what relative paths are relative to.
+    where: names their origin in messages. base: what relative paths are relative to. fleet: its
+    name, by which `H` is drawn.
     """
     from cron_leader.config import build
     from cron_leader.config.problems import Source
 
-    return build.jobs(tables, Source(where, {"job": list(tables)}), base=base)
+    return build.jobs(tables, Source(where, {"job": list(tables)}), base=base, fleet=fleet)
 
 
 def merge_jobs(config: Config, more: Sequence[Job]) -> Config:

@@ -49,7 +49,7 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
     source = Source(sources.shown(path), merged, text, variables)
     filled, unset = sources.interpolate(merged, environ)
     values, invalid = schema.validate_sections(filled)
-    built, wrong = build_all(filled.get("job", ()), path.parent)
+    built, wrong = build_all(filled.get("job", ()), path.parent, fleet=_fleet(values))
     problems += [*unset, *invalid, *wrong]
     config = _config(values, path, problems)
     source.fail(problems)
@@ -61,9 +61,9 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
     )
 
 
-def jobs(tables: Sequence[Values], source: Source, *, base: Path) -> tuple[Job, ...]:
+def jobs(tables: Sequence[Values], source: Source, *, base: Path, fleet: str) -> tuple[Job, ...]:
     """The jobs of [[job]] tables. Raises ConfigError with every problem found."""
-    built, problems = build_all(tables, base)
+    built, problems = build_all(tables, base, fleet=fleet)
     source.fail(problems)
     return built
 
@@ -90,7 +90,7 @@ def _config(values: Values, path: Path, problems: list[Problem]) -> Config:
     return Config(
         path=path,
         node_id="",
-        fleet=fleet.get("name", "default"),
+        fleet=_fleet(values),
         prefix=fleet.get("prefix", "/cron-leader"),
         shards=fleet.get("shards", 1),
         lease=_lease(values.get("lease", {}), report),
@@ -102,6 +102,10 @@ def _config(values: Values, path: Path, problems: list[Problem]) -> Config:
         digest="",
         http=_http(values.get("http", {}), path.parent, report),
     )
+
+
+def _fleet(values: Values) -> str:
+    return str(values.get("fleet", {}).get("name", "default"))
 
 
 def _node(values: Values, environ: Mapping[str, str], node_id: str | None) -> str:

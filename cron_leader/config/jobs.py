@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cron_leader.config import schema
 from cron_leader.config.problems import Problem
+from cron_leader.config.schedules import read_schedule
 from cron_leader.config.units import NS_PER_S
 from cron_leader.core.model import (
     Catchup,
@@ -21,15 +21,16 @@ from cron_leader.core.model import (
     RunnableSpec,
     ShellSpec,
 )
-from cron_leader.core.schedule import At, Every, Schedule, ScheduleError, parse_cron
 
 Values = Mapping[str, Any]
 Report = Callable[[str, str], None]
 """Called with a key of the table ("" for the table itself) and the rule that does not hold."""
 
 
-def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[Job, ...], list[Problem]]:
-    """The jobs that are right, and what is wrong with the others."""
+def build_all(
+    tables: Sequence[Any], base: Path, *, fleet: str
+) -> tuple[tuple[Job, ...], list[Problem]]:
+    """The jobs that are right, and what is wrong with the others. fleet: its name, for `H`."""
     built: list[Job] = []
     problems: list[Problem] = []
     tables = tables if isinstance(tables, list | tuple) else ()
@@ -39,7 +40,8 @@ def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[Job, ...], list[
             continue
         values, invalid = schema.validate_job(table, index)
         problems += invalid
-        if not invalid and (job := _job(values, index, base, problems)):
+        seed = f"{fleet}/{table.get('name')}"
+        if not invalid and (job := _job(values, index, base, seed, problems)):
             built.append(job)
     return tuple(built), problems + _doubles(tables)
 
@@ -58,14 +60,15 @@ def _doubles(tables: Sequence[Any]) -> list[Problem]:
     return problems
 
 
-def _job(values: Values, index: int, base: Path, problems: list[Problem]) -> Job | None:
+def _job(values: Values, index: int, base: Path, seed: str, problems: list[Problem]) -> Job | None:
     """None if problems were found and appended."""
     before = len(problems)
 
     def report(key: str, rule: str) -> None:
         problems.append(Problem(("job", index, key) if key else ("job", index), rule))
 
-    schedule = _schedule(values, report)
+    kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
+    schedule = read_schedule(values, kind, seed, report)
     spec = _spec(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
@@ -111,21 +114,6 @@ def _one_of(values: Values, names: tuple[str, ...], what: str, report: Report) -
     return None
 
 
-def _schedule(values: Values, report: Report) -> Schedule | None:
-    kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
-    if kind in {"every", "at"} and values.get("timezone", "UTC") != "UTC":
-        report("timezone", f"goes with cron only, not with {kind}; leave it out")
-    match kind:
-        case "cron":
-            return _cron(values["cron"], values.get("timezone", "UTC"), report)
-        case "every":
-            return Every(timedelta(microseconds=values["every"] // 1000))
-        case "at":
-            return _at(values["at"], report)
-        case _:
-            return None
-
-
 def _spec(values: Values, report: Report) -> RunnableSpec | None:
     match _one_of(values, ("command", "shell", "python"), "work", report):
         case "command" if not values["command"][0].strip():
@@ -139,34 +127,3 @@ def _spec(values: Values, report: Report) -> RunnableSpec | None:
             return PythonSpec(values["python"])
         case _:
             return None
-
-
-def _cron(expression: str, zone: str, report: Report) -> Schedule | None:
-    try:
-        return parse_cron(expression, zone)
-    except ScheduleError as error:
-        key = "timezone" if _is_about_zone(expression) else "cron"
-        report(key, str(error))
-        return None
-
-
-def _is_about_zone(expression: str) -> bool:
-    """Whether the expression is fine in UTC, so that the zone must be what is wrong."""
-    try:
-        parse_cron(expression, "UTC")
-    except ScheduleError:
-        return False
-    return True
-
-
-def _at(value: object, report: Report) -> Schedule | None:
-    when = value
-    if isinstance(value, str):
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            when = None
-    if not isinstance(when, datetime) or when.tzinfo is None:
-        report("at", 'must be a time with its zone: "2026-12-01T09:00:00Z"')
-        return None
-    return At(when.astimezone(UTC))

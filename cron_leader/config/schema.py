@@ -20,6 +20,7 @@ from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
 from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate
 from cron_leader.core.model import Catchup, Delivery, Isolation, OnLostLeadership, Rollback
+from cron_leader.core.schedule import DstFold, DstGap
 
 Schema = cs.CoreSchema
 
@@ -102,6 +103,12 @@ def _texts(item: Schema) -> Schema:
 
 
 _TEXT = _after(_not_empty)
+_ONE, _LIST = "<one>", "<list>"
+"""Which of two shapes a value has; no part of a key's name."""
+_TEXT_OR_TEXTS = cs.tagged_union_schema(
+    {_ONE: _TEXT, _LIST: _texts(_TEXT)},
+    discriminator=lambda value: _LIST if isinstance(value, list | tuple) else _ONE,
+)
 _DURATION = _after(parse_duration)
 _POSITIVE = _at_least(1, "must be longer than 0s")
 _NODE = _matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,64}", "must be 1 to 64 characters without spaces")
@@ -153,10 +160,15 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
 
 JOB: Mapping[str, Schema] = {
     "name": _JOB,
-    "cron": _TEXT,
+    "cron": _TEXT_OR_TEXTS,
     "every": _at_least(NS_PER_S // 10, "must be at least 100ms"),
     "at": cs.any_schema(),
     "timezone": _TEXT,
+    "anchor": cs.any_schema(),
+    "start": cs.any_schema(),
+    "end": cs.any_schema(),
+    "dst_gap": _one_of(*DstGap),
+    "dst_fold": _one_of(*DstFold),
     "command": _texts(_after(_no_nul)),
     "shell": _TEXT,
     "python": _FUNCTION,
@@ -229,7 +241,11 @@ def _validate(
         return validator.validate_python(value), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-    return {}, [Problem((*at, *detail["loc"]), _rule(detail, at)) for detail in details]
+    return {}, [Problem((*at, *_key(detail)), _rule(detail, at)) for detail in details]
+
+
+def _key(detail: Any) -> KeyPath:
+    return tuple(part for part in detail["loc"] if part not in {_ONE, _LIST})
 
 
 def _rule(detail: Any, at: KeyPath) -> str:

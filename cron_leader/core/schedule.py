@@ -39,6 +39,7 @@ __all__ = [
     "ScheduleError",
     "Union",
     "parse_cron",
+    "zone_of",
 ]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -256,6 +257,17 @@ class Bounded:
         if self.end:
             upto = min(upto, self.end - _TICK)
         return self.schedule.count(after, upto) if after < upto else 0
+
+
+def zone_of(schedule: Schedule) -> str:
+    """The zone in which people read its times; of several, the first one's."""
+    match schedule:
+        case Cron(zone=zone):
+            return zone
+        case Bounded(schedule=inner) | Union(members=(inner, *_)):
+            return zone_of(inner)
+        case _:
+            return "UTC"
 
 
 def _slots(schedule: Schedule, after: datetime, upto: datetime) -> Iterator[datetime]:

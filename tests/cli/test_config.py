@@ -122,6 +122,40 @@ BAD = {
     "interval too short": (JOB + 'every = "50ms"\n' + RUNS, ["must be at least 100ms"]),
     "time without zone": (JOB + "at = 2030-01-01T09:00:00\n" + RUNS, ["a time with its zone"]),
     "two schedules": (JOB + DAILY + 'every = "5s"\n' + RUNS, ["has cron and every; keep one"]),
+    "one of several expressions": (
+        JOB + 'cron = ["0 9 * * *", "0 22-2 * * *"]\n' + RUNS,
+        [':3: [[job]] "digest" cron', '"0 22-2 * * *": hour', "write 22-23,0-2"],
+    ),
+    "no expressions": (JOB + "cron = []\n" + RUNS, ["cron", "must not be empty"]),
+    "a number for an expression": (JOB + "cron = 5\n" + RUNS, ["cron = 5", "must be text"]),
+    "a number among expressions": (JOB + 'cron = ["@daily", 5]\n' + RUNS, ["must be text"]),
+    "several times, one bad": (JOB + 'at = ["2030-01-01T09:00Z", "soon"]\n' + RUNS, ["its zone"]),
+    "hash": (JOB + 'cron = "H(70-80) * * * *"\n' + RUNS, ["minute 'H(70-80)'", "not in 0-59"]),
+    "second": (JOB + 'cron = "60 * * * * *"\n' + RUNS, ["second '60'", "not in 0-59"]),
+    "dst_gap": (JOB + DAILY + RUNS + 'dst_gap = "skp"', ["must be run or skip", "mean skip?"]),
+    "dst_fold": (JOB + DAILY + RUNS + 'dst_fold = "both"', ["must be once or twice"]),
+    "dst_fold of an interval": (
+        JOB + 'every = "5s"\ndst_fold = "once"\n' + RUNS,
+        ["dst_fold", "goes with cron only, not with every"],
+    ),
+    "anchor of cron": (
+        JOB + DAILY + RUNS + "anchor = 2030-01-01T09:00:00Z",
+        ["anchor", "goes with every only, not with cron"],
+    ),
+    "anchor": (JOB + 'every = "5s"\nanchor = "noon"\n' + RUNS, ["anchor", "a time with its zone"]),
+    "start": (JOB + DAILY + RUNS + 'start = "2030-01-01"', ["start", "a time with its zone"]),
+    "end before start": (
+        JOB + DAILY + RUNS + "start = 2030-01-02T00:00:00Z\nend = 2030-01-01T00:00:00Z",
+        ["end must be later than start"],
+    ),
+    "nothing from start to end": (
+        JOB + DAILY + RUNS + "start = 2030-01-01T10:00:00Z\nend = 2030-01-02T09:00:00Z",
+        ["never fires: there is no slot from start to end"],
+    ),
+    "start of a time": (
+        JOB + "at = 2030-01-01T09:00:00Z\nstart = 2030-01-01T00:00:00Z\n" + RUNS,
+        ["goes with cron and every, not with at"],
+    ),
     "no schedule": (JOB + RUNS, ["has no schedule; give one of cron, every, at"]),
     "nothing to run": (JOB + DAILY, ["has no work; give one of command, shell, python"]),
     "command as text": (JOB + DAILY + 'command = "ls"', ['must be a list: ["ls"]']),
@@ -222,6 +256,41 @@ def test_the_three_kinds_of_schedule_and_of_work() -> None:
     assert first.spec == CommandSpec(("ls", "-l"))
     assert second.schedule == third.schedule == At(datetime(2030, 1, 1, 9, tzinfo=UTC))
     assert second.spec == ShellSpec("ls | wc")
+
+
+# what the table says | the digest of the schedule
+SCHEDULES = {
+    'cron = ["@daily", "30 12 * * *"]': "cron 0 0 * * * UTC | cron 30 12 * * * UTC",
+    'cron = ["@daily"]': "cron 0 0 * * * UTC",
+    'cron = "H H * * *"': "cron 6 5 * * * UTC",
+    'cron = "*/10 * * * * *"': "cron */10 * * * * * UTC",
+    'cron = "@daily"\ndst_gap = "skip"\ndst_fold = "twice"': (
+        "cron 0 0 * * * UTC gap skip fold twice"
+    ),
+    'every = "1h"\nanchor = 2030-01-01T00:30:00Z': "every 3600000000us from "
+    "2030-01-01T00:30:00+00:00",
+    'at = ["2030-01-01T09:00Z", 2030-01-02T09:00:00Z]': (
+        "at 2030-01-01T09:00:00+00:00 | at 2030-01-02T09:00:00+00:00"
+    ),
+    'every = "1h"\nstart = 2030-01-01T00:30:00Z\nend = "2030-01-03T00:00Z"': (
+        "every 3600000000us from 1970-01-01T00:00:00+00:00"
+        " from 2030-01-01T00:30:00+00:00 to 2030-01-03T00:00:00+00:00"
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "digest"), SCHEDULES.items())
+def test_the_keys_of_a_schedule_are_read(keys: str, digest: str) -> None:
+    (job,) = read(f"{JOB}{keys}\n{RUNS}").jobs
+    assert job.schedule.digest == digest
+
+
+def test_a_hash_depends_on_the_fleet_and_the_job() -> None:
+    text = JOB + 'cron = "H H * * *"\n' + RUNS
+    other = text.replace("digest", "other")
+    (here,), (there,) = read(text).jobs, read('[fleet]\nname = "east"\n' + text).jobs
+    (another,) = read(other).jobs
+    assert len({job.schedule.digest for job in (here, there, another)}) == 3
 
 
 def test_paths_are_relative_to_the_file(folder: Path) -> None:

@@ -26,6 +26,7 @@ from cron_leader.core.schedule import (
     ScheduleError,
     Union,
     parse_cron,
+    zone_of,
 )
 
 CASES = Path(__file__).with_name("cases")
@@ -323,6 +324,16 @@ def test_the_digest_of_several_does_not_depend_on_their_order() -> None:
     one, other = parse_cron("@daily"), parse_cron("@hourly")
     assert Union((one, other)).digest == "cron 0 * * * * UTC | cron 0 0 * * * UTC"
     assert Union((one, other)).digest == Union((other, one, one)).digest
+
+
+def test_times_are_read_in_the_first_zone_that_is_named() -> None:
+    cron = parse_cron("@daily", "Asia/Tokyo")
+    several = Union((cron, At(EPOCH)))
+    assert [zone_of(s) for s in (cron, Bounded(several, EPOCH), At(EPOCH))] == [
+        "Asia/Tokyo",
+        "Asia/Tokyo",
+        "UTC",
+    ]
 
 
 def test_several_that_are_over_are_over() -> None:

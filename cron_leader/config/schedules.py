@@ -1,0 +1,132 @@
+"""From the schedule keys of a validated [[job]] table to its Schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cron_leader.core.schedule import (
+    EPOCH,
+    At,
+    Bounded,
+    DstFold,
+    DstGap,
+    Every,
+    Schedule,
+    ScheduleError,
+    Union,
+    parse_cron,
+)
+
+Values = Mapping[str, Any]
+Report = Callable[[str, str], None]
+"""Called with a key of the table ("" for the table itself) and the rule that does not hold."""
+
+_GOES_WITH = {"timezone": "cron", "dst_gap": "cron", "dst_fold": "cron", "anchor": "every"}
+_BOUNDS = ("start", "end")
+
+
+def read_schedule(values: Values, kind: str | None, seed: str, report: Report) -> Schedule | None:
+    """The schedule that the key `kind` and its companions describe.
+
+    seed: what `H` is drawn by. None if problems were reported.
+    """
+    for key, owner in _GOES_WITH.items():
+        if kind not in {owner, None} and values.get(key, "UTC") != "UTC":
+            report(key, f"goes with {owner} only, not with {kind}; leave it out")
+    match kind:
+        case "cron":
+            schedule = _several(
+                _listed(values["cron"]), lambda text: _cron(text, values, seed, report)
+            )
+        case "every":
+            schedule = _every(values, report)
+        case "at":
+            schedule = _several(_listed(values["at"]), lambda value: _at(value, report))
+        case _:
+            return None
+    return _bounded(schedule, values, kind, report) if schedule else None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _several(items: list[Any], read: Callable[[Any], Schedule | None]) -> Schedule | None:
+    """The one schedule, or the union of several; None if one of them is wrong."""
+    found = [read(item) for item in items]
+    members = tuple(schedule for schedule in found if schedule is not None)
+    if len(members) < max(1, len(items)):
+        return None
+    return members[0] if len(members) == 1 else Union(members)
+
+
+def _cron(expression: str, values: Values, seed: str, report: Report) -> Schedule | None:
+    gap, fold = values.get("dst_gap"), values.get("dst_fold")
+    zone = values.get("timezone", "UTC")
+    try:
+        return parse_cron(
+            expression,
+            zone,
+            seed=seed,
+            dst_gap=DstGap(gap) if gap else None,
+            dst_fold=DstFold(fold) if fold else None,
+        )
+    except ScheduleError as error:
+        listed = isinstance(values["cron"], list | tuple) and not _is_about_zone(expression)
+        text = f'"{expression}": {error}' if listed else str(error)
+        report("timezone" if _is_about_zone(expression) else "cron", text)
+        return None
+
+
+def _is_about_zone(expression: str) -> bool:
+    """Whether the expression is fine in UTC, so that the zone must be what is wrong."""
+    try:
+        parse_cron(expression, "UTC")
+    except ScheduleError:
+        return False
+    return True
+
+
+def _every(values: Values, report: Report) -> Schedule | None:
+    anchor = EPOCH
+    if "anchor" in values:
+        if (found := _instant(values["anchor"], "anchor", report)) is None:
+            return None
+        anchor = found
+    return Every(timedelta(microseconds=values["every"] // 1000), anchor)
+
+
+def _at(value: object, report: Report) -> Schedule | None:
+    when = _instant(value, "at", report)
+    return At(when) if when else None
+
+
+def _bounded(schedule: Schedule, values: Values, kind: str, report: Report) -> Schedule | None:
+    given = [key for key in _BOUNDS if key in values]
+    if given and kind == "at":
+        report(given[0], "goes with cron and every, not with at; leave it out")
+        return None
+    bounds = {key: _instant(values[key], key, report) for key in given}
+    if not given or None in bounds.values():
+        return None if given else schedule
+    try:
+        return Bounded(schedule, **bounds)
+    except ScheduleError as error:
+        report(given[-1], str(error))
+        return None
+
+
+def _instant(value: object, key: str, report: Report) -> datetime | None:
+    """A time with its zone, in UTC."""
+    when = value
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        report(key, 'must be a time with its zone: "2026-12-01T09:00:00Z"')
+        return None
+    return when.astimezone(UTC)
