@@ -163,7 +163,9 @@ class Scribe:
         async def send() -> Applied | Refused:
             nonlocal sent
             sent = (self._clock.wall(), self._clock.boot_ns())
-            return await self._ledger.heartbeat(term, effect.planned_to, now, known=effect.known)
+            return await self._ledger.heartbeat(
+                term, effect.planned_to, now, known=effect.known, runs=effect.runs
+            )
 
         answer = await self._insist(effect, ended, send)
         if answer is not None:

@@ -246,6 +246,11 @@ class Dispatch:
         assert self._planned is not None
         return min((floor for floor, _ in self._floors.values()), default=self._planned)
 
+    def under_way(self) -> tuple[Run, ...]:
+        """The runs of this term that were told to go and whose end is not known."""
+        flights = self.flights.values()
+        return tuple(f.run for f in flights if f.stage in UNDER_WAY and self._current(f))
+
     def acknowledged(self, planned_to: datetime) -> None:
         """The ledger answered a write that said so: it must not show less from now on."""
         self.known_to = max(self.known_to, planned_to)

@@ -420,11 +420,12 @@ class Take:
 @value
 class Heartbeat:
     """known: the highest planned_to of the term that the ledger has acknowledged: it must not show
-    less."""
+    less; runs: those under way."""
 
     term: Term
     planned_to: datetime
     known: datetime
+    runs: tuple[Run, ...] = ()
 
 
 @value

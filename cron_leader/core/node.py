@@ -713,7 +713,8 @@ class Node:
             self._beating = True
             self._beat_ns = self._now.boot_ns + HEARTBEAT_NS
             self._beat_to = self._dispatch.planned_to
-            self._do(m.Heartbeat(self.term, self._beat_to, self._dispatch.known_to))
+            known, runs = self._dispatch.known_to, self._dispatch.under_way()
+            self._do(m.Heartbeat(self.term, self._beat_to, known, runs))
 
     def _verify(self) -> None:
         doubtful = self.gate.jumped_ns is not None or self._doubt is not None

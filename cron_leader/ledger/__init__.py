@@ -7,7 +7,7 @@ effects outside the database. Two back ends, one Protocol, one conformance suite
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from cron_leader.core.model import (
     Past,
     PutBack,
     Refused,
+    Run,
     Settlement,
     Taken,
     Term,
@@ -77,9 +78,15 @@ class Ledger(Protocol):
     async def take(self, term: Term, batch: Batch) -> Taken | Refused: ...
 
     async def heartbeat(
-        self, term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+        self,
+        term: Term,
+        planned_to: datetime,
+        now: datetime,
+        *,
+        known: datetime | None = None,
+        runs: Sequence[Run] = (),
     ) -> Applied | Refused:
-        """The term lives; the answer brings the orders to its election that nobody answered.
+        """The term lives, and its `runs`; the answer brings the orders that nobody answered yet.
 
         Unchanged: the term's row is gone, or shows less than `known`; the ledger went back.
         """

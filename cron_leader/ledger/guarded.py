@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from cron_leader.core.model import (
     PutBack,
     Refused,
     Rollback,
+    Run,
     Settlement,
     Taken,
     Term,
@@ -63,9 +64,15 @@ class GuardedLedger(ABC):
         return await self.write(writes.take(term, batch))
 
     async def heartbeat(
-        self, term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+        self,
+        term: Term,
+        planned_to: datetime,
+        now: datetime,
+        *,
+        known: datetime | None = None,
+        runs: Sequence[Run] = (),
     ) -> Applied | Refused:
-        return await self.write(writes.heartbeat(term, planned_to, now, known=known))
+        return await self.write(writes.heartbeat(term, planned_to, now, known=known, runs=runs))
 
     async def answer_order(
         self, term: Term, command_id: str, result: CommandResult, now: datetime

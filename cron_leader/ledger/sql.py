@@ -33,6 +33,7 @@ class Query:
 
 _HEADER = re.compile(r"^-- name: (\w+)(?: \(([\w, ]+)\))?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_ROW_LOCK = re.compile(r"\s+FOR UPDATE OF \w+ SKIP LOCKED")
 _TIMES = {"scheduled_for", "next_at", "finished_at", "first", "last", "first_seen"}
 _TIMES |= {"effective_from", "at"}
 _TYPES = {"seen": "integer", "slots": "bigint", "old_fence": "bigint"} | dict.fromkeys(
@@ -67,7 +68,7 @@ def _batch(dialect: Dialect, columns: tuple[str, ...]) -> str:
 def translate(dialect: Dialect, text: str) -> str:
     """`:word` parameters in the notation of the driver: psycopg's, or sqlite3's (unchanged)."""
     if dialect is Dialect.SQLITE:
-        return text
+        return _ROW_LOCK.sub("", text)  # it has one writer, and no locks of rows
     return _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
 
 

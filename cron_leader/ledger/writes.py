@@ -28,6 +28,7 @@ from cron_leader.core.model import (
     Order,
     Origin,
     PutBack,
+    Run,
     Settlement,
     SlotKey,
     State,
@@ -245,18 +246,29 @@ def _run_write(
 
 
 def heartbeat(
-    term: Term, planned_to: datetime, now: datetime, *, known: datetime | None = None
+    term: Term,
+    planned_to: datetime,
+    now: datetime,
+    *,
+    known: datetime | None = None,
+    runs: Iterable[Run] = (),
 ) -> Write[Applied]:
     """The term lives, and has planned up to here; the answer brings the orders that wait.
 
     known: what the term's row must show at least; planned_to is not below it.
+    runs: those under way, whose attempts are seen alive with it.
     """
     params = _of_term(term, now=now) | {
         **_planned(planned_to, known),
         "kind": CommandKind.STEP_DOWN.value,
     }
-    names = ("heartbeat", "term_and_orders")
-    return Write("heartbeat", term, now, tuple(Step(n, params) for n in names), _beaten)
+    alive = ((*_slot(run.slot), run.run_id) for run in runs)
+    steps = (
+        Step("heartbeat", params),
+        *_batch("beat_attempts", params, alive),
+        Step("term_and_orders", params),
+    )
+    return Write("heartbeat", term, now, steps, _beaten)
 
 
 def _planned(planned_to: datetime, known: datetime | None) -> Params:

@@ -20,6 +20,7 @@ from cron_leader.core.model import (
     Origin,
     Reason,
     Refused,
+    Run,
     SlotKey,
     State,
     Taken,
@@ -208,6 +209,19 @@ async def test_a_stretch_missed_by_a_leader_whose_gate_was_shut_is_one_gap_row(l
     (row,) = lab.read().gaps()
     assert (row.job, row.first, row.last, row.slots) == ("job", at(1), at(20), 20)
     assert (row.state, row.reason, row.fence) == ("missed", "coalesced", leader.fence)
+
+
+async def test_a_heartbeat_shows_which_runs_are_alive(lab: Lab) -> None:
+    """Not one that has ended, nor what another run has made of the slot."""
+    leader = await lab.leader(past=settlement())
+    claims = [Claim(slot(n), f"run-{n}", None) for n in range(3)]
+    await leader.take(*claims)
+    await leader.finish(claims[1])
+    runs = [Run(c.run_id, c.slot, 1, leader.term, ANY) for c in claims[:2]]
+    runs.append(Run("another", claims[2].slot, 1, leader.term, ANY))
+    await leader.ledger.heartbeat(leader.term, at(3), at(9), runs=runs)
+    beats = {a.run_id: a.heartbeat_at for a in lab.read().attempts()}
+    assert beats == {"run-0": at(9), "run-1": None, "run-2": None}
 
 
 async def test_planned_to_never_falls(lab: Lab) -> None:
