@@ -305,7 +305,8 @@ class Past:
 class Settlement:
     """The takeover transaction (design: takeover), bound by us so that a resend is the same.
 
-    jobs: every configured job, to upsert; retired: names to retire at `now`.
+    jobs: configured ones whose record is new or changed, to upsert; retired: names to retire at
+    `now`.
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
     skip: the ledger went back: its unfinished slots are not run again.

@@ -50,7 +50,7 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     return Settlement(
         now=now,
         planned_to=max(now, past.planned_to or now),
-        jobs=tuple(records.values()),
+        jobs=tuple(r for name, r in records.items() if r is not past.jobs.get(name)),
         retired=tuple(
             sorted(n for n, r in past.jobs.items() if n not in jobs and r.retired_at is None)
         ),
