@@ -55,6 +55,25 @@ def test_a_slot_is_claimed_at_its_time_and_not_before() -> None:
     assert take.batch.planned_to == at(1)
 
 
+def test_a_heartbeat_names_the_runs_under_way() -> None:
+    """From "go" to the end; what is only claimed may never start."""
+    d = Driver([job(every_s=1.5)]).lead()
+
+    def named() -> tuple[object, ...]:
+        beat = d.asked(m.Heartbeat)
+        d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
+        return beat.runs
+
+    d.after(1.2)
+    assert named() == ()
+    run = d.fly(0.3)
+    d.after(0.8)
+    assert named() == (run,)
+    d.land(run)
+    d.after(1)
+    assert named() == ()
+
+
 def test_slots_due_at_one_instant_are_claimed_in_one_batch() -> None:
     d = Driver([job("a"), job("b"), job("c")]).lead()
     d.after(1)
