@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
 from cron_leader.cli.lookup import reader_of
+from cron_leader.config import Config
+from cron_leader.core.model import Refused, Term
 from cron_leader.errors import ConfigError
+from cron_leader.fencing import FenceMisuse
+from cron_leader.ledger import open_ledger
 from cron_leader.ledger.views import FenceRow
+
+if TYPE_CHECKING:
+    from cron_leader.fencing.verify import Verdict
 
 app = typer.Typer(help="The fence that refuses deposed leaders.", no_args_is_help=True)
 
@@ -40,6 +49,92 @@ def show(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> None
             (output.when(r.at), r.node, str(r.fence), str(r.high or "-"), r.what) for r in refusals
         ]
         output.columns(rows, "refused at", "node", "its fence>", "stood at>", "write")
+
+
+@app.command()
+def ddl(
+    table: Annotated[str, typer.Argument(help='name, schema.name, or "Quoted".')],
+    key: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Columns to make unique, for upserts.")
+    ] = None,
+    trigger: Annotated[
+        bool, typer.Option("--trigger", help="Refuse stale writes that forget the WHERE.")
+    ] = False,
+    config: setup.ConfigPath = None,
+    as_json: setup.AsJson = False,
+) -> None:
+    """Print the SQL that gives a table of yours a fence; touches nothing."""
+    from cron_leader.fencing.ddl import ddl as statements_of
+
+    loaded = configuration.load(config, environ=os.environ)
+    statements = statements_of(
+        table,
+        lite=loaded.ledger.url.startswith("sqlite:"),
+        key=tuple(key.split(",")) if key else (),
+        trigger=loaded.election if trigger else None,
+    )
+    if as_json:
+        output.print_json({"table": table, "statements": statements})
+    else:
+        print("\n".join(f"{statement};" for statement in statements))
+
+
+@app.command()
+def verify(
+    table: Annotated[str | None, typer.Argument(help="Else the ledger itself.")] = None,
+    config: setup.ConfigPath = None,
+    as_json: setup.AsJson = False,
+) -> int:
+    """Send a stale fence through the real path; exit 1 unless it is refused. Changes no table."""
+    from cron_leader.fencing.verify import Verdict
+
+    loaded = configuration.load(config, environ=os.environ)
+    with reader_of(loaded) as reader:
+        row = reader.fence_row(loaded.election)
+    if row is None:
+        raise FenceMisuse(f"no leader has raised a fence for {loaded.election} yet")
+    if table is None:
+        import asyncio
+
+        refused = asyncio.run(_refuses(loaded, row))
+        said = "refused" if refused else "ACCEPTED"
+        text = f"the ledger {said} the stale fence {row.fence - 1} (raised: {row.fence})"
+        verdict = Verdict(refused, text)
+    else:
+        verdict = _verify_table(loaded, table)
+    if as_json:
+        output.print_json({"table": table, "guarded": verdict.guarded, "text": verdict.text})
+    else:
+        print(verdict.text)
+    return output.Exit.OK if verdict.guarded else output.Exit.FAILED
+
+
+async def _refuses(config: Config, row: FenceRow) -> bool:
+    """A heartbeat of the term before, as a deposed leader would send it: it names no term that
+    exists, so it changes nothing even if it is let pass. The refusal is recorded, as any."""
+    now = datetime.now(UTC)
+    stale = Term(row.election, row.fence - 1, "fence verify", "fence-verify", 0, now)
+    ledger = open_ledger(config.ledger.url)
+    try:
+        return isinstance(await ledger.heartbeat(stale, now, now), Refused)
+    finally:
+        await ledger.close()
+
+
+def _verify_table(config: Config, table: str) -> Verdict:
+    from cron_leader.fencing.verify import verify_table
+
+    url = config.ledger.url
+    if url.startswith("sqlite:"):
+        import sqlite3
+
+        path = url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            return verify_table(connection, table, config.election)
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as session:
+        return verify_table(session, table, config.election)
 
 
 @app.command()

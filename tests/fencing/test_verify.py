@@ -1,0 +1,134 @@
+"""`fence ddl`, `fence verify`: a guarded table passes, an unguarded one fails, no row changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cron_leader.cli import main
+from tests.fencing.kit import connect
+from tests.ledger.kit import ELECTION, Lab
+
+TABLE = "kit_totals"
+
+
+@pytest.fixture
+def db(lab: Lab) -> Iterator[Any]:
+    with connect(lab.url) as connection:
+        connection.execute(f"CREATE TABLE {TABLE} (day text PRIMARY KEY, total integer)")
+        yield connection
+        connection.execute(f"DROP TABLE {TABLE}")
+        if not lab.is_sqlite:
+            connection.execute("DROP FUNCTION IF EXISTS cron_leader_fenced()")
+
+
+@pytest.fixture
+def config(lab: Lab, tmp_path: Path) -> list[str]:
+    path = tmp_path / "cron-leader.toml"
+    path.write_text(f'[ledger]\nurl = "{lab.url}"\n')
+    assert ELECTION == "default/0"
+    return ["--config", str(path)]
+
+
+def statements(config: list[str], capsys: Any, *words: str) -> list[str]:
+    capsys.readouterr()
+    assert main(["fence", "ddl", TABLE, *words, "--json", *config]) == 0
+    found: list[str] = json.loads(capsys.readouterr().out)["statements"]
+    return found
+
+
+async def raised(lab: Lab) -> int:
+    return (await lab.leader("a")).fence
+
+
+async def test_a_table_with_the_trigger_passes_and_keeps_its_rows(
+    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any
+) -> None:
+    fence = await raised(lab)
+    for statement in statements(config, capsys, "--trigger", "--key", "day"):
+        db.execute(statement)
+    db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1, {fence})")
+    assert await thread(main, ["fence", "verify", TABLE, *config]) == 0
+    assert "refused the stale fence" in capsys.readouterr().out
+    assert db.execute(f"SELECT day, total, fence FROM {TABLE}").fetchall() == [("mon", 1, fence)]
+
+
+async def test_the_trigger_refuses_a_deposed_leaders_new_key_and_a_forgotten_where(
+    lab: Lab, db: Any, config: list[str], capsys: Any
+) -> None:
+    old = await raised(lab)
+    for statement in statements(config, capsys, "--trigger"):
+        db.execute(statement)
+    db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1, {old})")
+    new = await raised(lab)
+    for stale in (
+        f"INSERT INTO {TABLE} VALUES ('tue', 1, {old})",
+        f"INSERT INTO {TABLE} (day, total) VALUES ('tue', 1)",
+        f"UPDATE {TABLE} SET total = 2",
+    ):
+        with pytest.raises(Exception, match="cron_leader: "):
+            db.execute(stale)
+    db.execute(f"UPDATE {TABLE} SET total = 2, fence = {new}")
+    assert db.execute(f"SELECT day, total, fence FROM {TABLE}").fetchall() == [("mon", 2, new)]
+
+
+async def test_a_table_without_the_trigger_fails_and_is_told_the_cure(
+    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any
+) -> None:
+    fence = await raised(lab)
+    for statement in statements(config, capsys):
+        db.execute(statement)
+    db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1, 0)")
+    assert await thread(main, ["fence", "verify", TABLE, *config]) == 1
+    assert f"fence ddl {TABLE} --trigger" in capsys.readouterr().out
+    assert db.execute(f"SELECT fence FROM {TABLE}").fetchone()[0] == 0 < fence
+
+
+async def test_the_ledger_itself_passes(
+    lab: Lab, config: list[str], capsys: Any, thread: Any
+) -> None:
+    await raised(lab)
+    assert await thread(main, ["fence", "verify", "--json", *config]) == 0
+    assert json.loads(capsys.readouterr().out)["guarded"] is True
+
+
+async def test_the_ledger_fails_when_its_guard_is_gone(
+    lab: Lab, config: list[str], capsys: Any, thread: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await raised(lab)
+    if lab.is_sqlite:
+        text = "SELECT :fence AS fence, :nonce AS nonce WHERE :election <> ''"
+        monkeypatch.setattr("cron_leader.fencing.SQLITE_GUARD", text)
+    else:
+        text = "SELECT 1, clock_timestamp() AS ledger_now"
+        monkeypatch.setattr("cron_leader.fencing.POSTGRES_GUARD", text)
+    assert await thread(main, ["fence", "verify", *config]) == 1
+    assert "ACCEPTED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (TABLE, "fence"),
+        ("kit_nowhere", "kit_nowhere"),
+        ("x; DROP TABLE kit_totals", "is no name"),
+    ],
+)
+async def test_what_cannot_be_tried_is_an_error_with_the_reason(
+    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any, table: str, text: str
+) -> None:
+    await raised(lab)
+    db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1)")
+    assert await thread(main, ["fence", "verify", table, *config]) == 1
+    assert text in capsys.readouterr().err
+
+
+async def test_before_the_first_raise_there_is_nothing_to_verify(
+    lab: Lab, config: list[str], capsys: Any, thread: Any
+) -> None:
+    assert await thread(main, ["fence", "verify", *config]) == 1
+    assert "no leader has raised" in capsys.readouterr().err
