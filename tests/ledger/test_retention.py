@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from cron_leader.config import schema
 from cron_leader.core.model import (
     Claim,
     CommandResult,
@@ -196,3 +197,36 @@ async def test_a_trim_sent_twice_is_one(lab: Lab) -> None:
     for _ in range(2):
         assert not isinstance(await leader.ledger.trim(leader.term, Kept.SLOTS, keys, T0), Refused)
     assert lab.states() == {}
+
+
+# ------------------------------------------------------------------ the keys
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "meant"),
+    [
+        ("retention", "30d", 30 * 86_400 * 10**9),
+        ("retention", "off", None),
+        ("retention", "0", None),
+        ("keep", 500, 500),
+        ("keep", 0, 0),
+        ("keep", "off", 0),
+    ],
+)
+def test_the_keys_mean(key: str, given: object, meant: object) -> None:
+    values, problems = schema.validate_sections({"ledger": {key: given}})
+    assert (values["ledger"][key], problems) == (meant, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "rule"),
+    [
+        ("retention", "59m", 'must be at least 1h, or "off"'),
+        ("retention", "long", "not a duration"),
+        ("keep", -1, "must be at least 0"),
+        ("keep", "all", "must be a whole number"),
+    ],
+)
+def test_a_wrong_value_is_refused(key: str, given: object, rule: str) -> None:
+    _, (problem,) = schema.validate_sections({"ledger": {key: given}})
+    assert rule in problem.rule
