@@ -17,7 +17,7 @@ LAYERS = (
     {"errors", "clock"},
     {"core"},
     {"fencing", "events", "config", "jobs", "link"},
-    {"etcd", "ledger", "runners", "log"},
+    {"etcd", "ledger", "runners", "log", "testing"},
     {"control", "upkeep", "scribe", "supervision", "status"},
     {"daemon", "supervisor", "demo"},
     {"web", "cli"},

@@ -50,7 +50,7 @@ def read_schedule(values: Values, kind: str | None, seed: str, report: Report) -
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list | tuple) else [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _several(items: list[Any], read: Callable[[Any], Schedule | None]) -> Schedule | None:
