@@ -1,21 +1,28 @@
-"""P1 and P3 under any order of what leaders send: resent, late, and out of turn."""
+"""P1, P3 and P4 under any order of what leaders and users send: resent, late, and out of turn.
+
+A leader that has crashed is one that sends nothing more; a lost answer is what is sent again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cron_leader import fencing
 from cron_leader.core.model import Claim, Entry, Finish, Refused, SlotKey, State, Taken
-from tests.ledger.kit import Lab, Leader, finish, put_back, settlement, slot
+from tests.ledger.conftest import MAJORS, _needed
+from tests.ledger.kit import T0, Lab, Leader, finish, put_back, settlement, slot
 from tests.pg_kit import Postgres
 
 SLOTS = 3
@@ -27,8 +34,30 @@ ACTIONS = st.one_of(
     st.tuples(st.just("claim"), st.integers(0, 2), _slots, st.sampled_from([None, 0, 1, 2])),
     st.tuples(st.just("finish"), st.integers(0, 2), st.sampled_from([State.SUCCEEDED, State.DUE])),
     st.tuples(st.just("put_back"), st.integers(0, 2)),
+    st.tuples(st.just("heartbeat"), st.integers(0, 2)),
+    st.tuples(st.just("user"), st.integers(0, 2)),
     st.tuples(st.just("resend"), st.integers(0, 7)),
 )
+
+_always = settings(
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+OLD_OWNER: list[Any] = [
+    ("claim", 0, 0, None),
+    ("raise",),
+    ("user", 1),
+    ("heartbeat", 1),
+    ("claim", 1, 1, None),
+    ("finish", 0, State.SUCCEEDED),
+    ("claim", 0, 0, 1),
+    ("finish", 1, State.SUCCEEDED),
+    ("resend", 0),
+    ("user", 0),
+]
+"""At-least-once: the successor runs the slot again, and the old owner's late finish is refused."""
 
 
 @dataclass
@@ -40,6 +69,7 @@ class World:
     sent: list[tuple[Leader, str, object]] = field(default_factory=list)
     runs: dict[tuple[SlotKey, int], str] = field(default_factory=dict)
     finals: dict[SlotKey, str] = field(default_factory=dict)
+    known: set[SlotKey] = field(default_factory=set)
     won: list[tuple[Leader, Claim, int]] = field(default_factory=list)
 
     async def act(self, action: tuple[Any, ...]) -> None:
@@ -55,6 +85,12 @@ class World:
             case ("put_back", which) if self.won:
                 leader, claim, attempt = self.won[-1 - which % len(self.won)]
                 await self.send(leader, "put_back", put_back(claim, attempt))
+            case ("heartbeat", age):
+                await self.send(self._leader(age), "heartbeat", T0)
+            case ("user", age):
+                leader = self._leader(age)
+                accepted = await asyncio.to_thread(_user_write, self.lab.url, leader)
+                assert accepted == (leader is self.leaders[-1])
             case ("resend", which) if self.sent:
                 await self.send(*self.sent[-1 - which % len(self.sent)])
         self.check()
@@ -73,6 +109,8 @@ class World:
         self.sent.append((leader, what, value))
         if what == "take":
             answer = await leader.take(value)  # type: ignore[arg-type]
+        elif what == "heartbeat":
+            answer = await leader.ledger.heartbeat(leader.term, T0, T0)
         else:
             answer = await getattr(leader.ledger, what)(leader.term, value)
         assert isinstance(answer, Refused) == (leader is not self.leaders[-1])
@@ -81,17 +119,47 @@ class World:
             self.won.append((leader, value, answer.attempts[value.run_id]))
 
     def check(self) -> None:
-        """P3: one run an attempt, for ever; what is final stays; running rows are the newest's."""
+        """P3: one run an attempt, for ever; what is final stays; running rows are the newest's.
+        P4: a slot that was ever explained stays so.
+        """
         reader = self.lab.read()
         for row in reader.attempts():
             key = (SlotKey(row.job, row.scheduled_for, row.command_id), row.attempt)
             assert self.runs.setdefault(key, row.run_id) == row.run_id
-        for key, state in self.lab.states().items():
+        states = self.lab.states()
+        assert self.known <= states.keys()
+        self.known |= states.keys()
+        for key, state in states.items():
             if state in DONE:
                 assert self.finals.setdefault(key, state) == state
             assert key not in self.finals or self.finals[key] == state
         for row in reader.slots():
             assert row.state in DONE or row.fence == self.leaders[-1].fence
+
+
+def _user_write(url: str, leader: Leader) -> bool:
+    """A transaction of the user's own, by hand: work, then the guard, then COMMIT."""
+    term = leader.term
+    held = {"election": term.election, "fence": term.fence, "nonce": term.nonce}
+    work = "UPDATE cron_leader_job SET paused_why = paused_why WHERE job = 'job'"
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(work)
+            found = db.execute(fencing.SQLITE_GUARD, held).fetchone()
+            accepted = found == (term.fence, term.nonce)
+            db.execute("COMMIT" if accepted else "ROLLBACK")
+            return accepted
+    with psycopg.connect(url) as conn:
+        conn.execute(work)
+        try:
+            conn.execute(fencing.POSTGRES_GUARD, held)
+        except psycopg.Error as error:
+            if error.sqlstate != fencing.REFUSED:
+                raise
+            conn.rollback()
+            return False
+        return True
 
 
 def _finish(claim: Claim, attempt: int, state: State) -> Finish:
@@ -106,24 +174,26 @@ async def _play(url: str, actions: list[Any]) -> None:
             await world.act(action)
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(_always, max_examples=20)
+@example(OLD_OWNER)
 @given(st.lists(ACTIONS, min_size=4, max_size=14))
 def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_play(f"sqlite:///{folder}/x.db", actions))
 
 
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.mark.parametrize("major", MAJORS)
+@settings(_always, max_examples=4)
+@example(actions=OLD_OWNER)
 @given(actions=st.lists(ACTIONS, min_size=4, max_size=12))
 def test_any_order_of_leaders_keeps_the_promises_on_postgres(
-    server: Postgres,
+    servers: dict[int, Postgres],
+    major: int,
     actions: list[Any],
 ) -> None:
-    with server.database("ready") as url:
+    if major not in servers:
+        _needed(f"Postgres {major}")
+    with servers[major].database("ready") as url:
         asyncio.run(_play(url, actions))
 
 
