@@ -188,6 +188,35 @@ _ALL = (
         red="no_stale_write_accepted",
     ),
     Canary(
+        "row-guard-only",
+        defects.row_guard_only,
+        LEDGER + "test_leaders.py::"
+        "test_no_write_of_an_older_term_commits_after_a_raise[sqlite-claim]",
+    ),
+    Canary(
+        "raise-takes-equal",
+        defects.raise_takes_equal,
+        LEDGER + "test_conformance.py::"
+        "test_the_same_revision_with_another_nonce_is_refused[sqlite]",
+    ),
+    Canary(
+        "gate-without-raise",
+        defects.gate_without_raise,
+        CORE + "test_node.py::test_the_gate_opens_after_raise_and_settlement_in_that_order",
+    ),
+    Canary(
+        "attempt-kept",
+        defects.attempt_kept,
+        LEDGER + "test_conformance.py::"
+        "test_a_waiting_row_is_claimed_by_the_attempt_seen_and_by_no_other[sqlite]",
+    ),
+    Canary(
+        "lost-commit-trusted",
+        defects.lost_commit_trusted,
+        DAEMON + "test_scribe.py::"
+        "test_a_write_whose_outcome_is_unknown_is_told_once_before_it_is_sent_again[error0-told0]",
+    ),
+    Canary(
         "guard-without-nonce",
         defects.guard_without_nonce,
         LEDGER + "test_leaders.py::test_a_term_of_the_same_fence_with_another_nonce_is_refused",
@@ -273,6 +302,17 @@ _ALL = (
         defects.reused_pid_killed,
         DAEMON + "test_supervisor.py::test_a_reused_pid_is_not_killed",
         supervisor=True,
+    ),
+    # -- the fencing kit
+    Canary(
+        "kit-without-guard",
+        defects.kit_without_guard,
+        "tests/fencing/test_transaction.py::test_a_deposed_run_commits_nothing",
+    ),
+    Canary(
+        "upsert-refuses-its-own",
+        defects.upsert_refuses_its_own,
+        "tests/fencing/test_upsert.py::test_one_leader_writes_twice_and_an_older_one_never_again",
     ),
 )
 

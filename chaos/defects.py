@@ -352,6 +352,54 @@ def no_fence() -> None:
     _change_query("raise_fence", lambda text: text.partition("\nWHERE f.fence <")[0])
 
 
+def row_guard_only() -> None:
+    """only rows carry the fence: what no row stands for yet is written by whoever comes"""
+    from cron_leader import fencing
+
+    fencing.SQLITE_GUARD = "SELECT :fence AS fence, :nonce AS nonce"
+    fencing.POSTGRES_GUARD = "SELECT clock_timestamp() AS ledger_now"
+
+
+def raise_takes_equal() -> None:
+    """the raise compares with <=: after a restore of etcd two terms share one fence"""
+    _change_query("raise_fence", lambda text: _without(text, "f.fence <", instead="f.fence <="))
+
+
+def gate_without_raise() -> None:
+    """the gate opens before the ledger's fence is raised and the past is settled"""
+    from cron_leader.core.gate import Gate
+
+    closed = Gate.closed
+    Gate.closed = lambda gate, boot_ns: closed(replace(gate, raised=True, settled=True), boot_ns)
+
+
+def attempt_kept() -> None:
+    """the run after a takeover is the same attempt as the one before"""
+    _change_query(
+        "claim_waiting", lambda text: _without(text, "s.attempt + 1", instead="s.attempt")
+    )
+
+
+def lost_commit_trusted() -> None:
+    """a COMMIT whose answer was lost is taken for done"""
+    from cron_leader.core.model import Applied
+    from cron_leader.errors import LedgerUncertain
+    from cron_leader.scribe import Scribe
+
+    insist = Scribe._insist
+
+    async def trusting(scribe: Any, effect: Any, ended: Any, send: Any) -> Any:
+        async def once() -> Any:
+            try:
+                return await send()
+            except LedgerUncertain:
+                return Applied()
+
+        return await insist(scribe, effect, ended, once)
+
+    Scribe._insist = trusting
+
+
 def guard_without_nonce() -> None:
     """the guard compares the fence only: two terms of one fence pass it"""
     from cron_leader import fencing
@@ -488,3 +536,29 @@ def revoked_before_runs() -> None:
 def reused_pid_killed() -> None:
     """a process that has the number of a run that is gone is killed for it"""
     _supervision("groups").Group.ours = lambda self: True
+
+
+# ------------------------------------------------------------------ the fencing kit
+
+
+def kit_without_guard() -> None:
+    """tick.transaction() commits without asking the fence"""
+    from types import SimpleNamespace
+
+    from cron_leader.fencing import transaction
+
+    held = {
+        "POSTGRES_GUARD": "SELECT 1",
+        "SQLITE_GUARD": "SELECT :fence, :nonce WHERE :election <> ''",
+    }
+    kit: Any = transaction
+    kit.fencing = SimpleNamespace(**(vars(kit.fencing) | held))
+
+
+def upsert_refuses_its_own() -> None:
+    """fenced_upsert compares with `<`, so a leader's second write of a row is refused"""
+    from cron_leader.fencing import upsert
+
+    kit: Any = upsert
+    made = kit._statement
+    kit._statement = lambda *a, **k: made(*a, **k).replace("<= excluded", "< excluded")
