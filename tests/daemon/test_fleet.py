@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -333,6 +333,43 @@ async def test_a_run_that_may_finish_outlives_the_term_and_its_late_finish_is_re
     assert town.slots("held")[0].state == "abandoned"
 
 
+async def test_a_killed_leaders_run_is_the_successors_next_attempt_where_the_job_says_so(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    shell = 'echo $$ >> pids; [ "$CRON_LEADER_NODE" = b ] || exec sleep 300'
+    jobs = _every_second(shell, 'delivery = "at-least-once"')
+    async with town(tmp_path, etcd.endpoint, jobs=jobs) as place:
+        await place.lead("a")
+        await place.follow("b")
+        await _pids(tmp_path, 1)
+        await until("seen alive", lambda: place.attempts("held")[-1].heartbeat_at is not None)
+        slot = place.attempts("held")[-1].scheduled_for
+        since = place.fleet.kill_daemon("a")
+        await place.says("run.finished", since=since, node="b", job="held", attempt=2)
+        await until("recorded", lambda: _states(place, slot) == ["abandoned", "succeeded"])
+
+
+async def test_the_old_owners_late_finish_does_not_touch_the_next_attempt(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    shell = (
+        'echo $$ >> pids; [ "$CRON_LEADER_NODE" = b ] || until [ -e let-go ]; do sleep 0.02; done'
+    )
+    jobs = _every_second(shell, 'on_lost_leadership = "finish"\ndelivery = "at-least-once"')
+    async with town(tmp_path, etcd.endpoint, jobs=jobs) as place:
+        await place.lead("a")
+        await place.follow("b")
+        await _pids(tmp_path, 1)
+        slot = place.attempts("held")[-1].scheduled_for
+        since = now()
+        async with place.hand() as hand:
+            await hand.delete((await place.keys())[0])
+        await place.says("run.finished", since=since, node="b", job="held", attempt=2)
+        (tmp_path / "let-go").touch()
+        await place.says("ledger.refused", since=since, node="a", what="finish")
+        await until("recorded", lambda: _states(place, slot) == ["abandoned", "succeeded"])
+
+
 # ------------------------------------------------------------------ jobs cost a run, not the node
 
 
@@ -410,6 +447,11 @@ async def test_a_slot_due_while_the_previous_run_goes_is_skipped_as_overlap(
 
 def _every_second(shell: str, more: str = "") -> str:
     return f"\n[[job]]\nname = \"held\"\nevery = \"1s\"\nshell = '''{shell}'''\n{more}\n"
+
+
+def _states(place: Town, slot: datetime) -> list[str]:
+    """Of the attempts of that slot of the job `held`, in their order."""
+    return [a.state for a in place.attempts("held") if a.scheduled_for == slot]
 
 
 async def _pids(folder: Path, count: int) -> list[int]:

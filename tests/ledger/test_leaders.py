@@ -6,18 +6,21 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import cast
+from unittest.mock import ANY
 
 import psycopg
 import pytest
 
 from cron_leader import fencing
 from cron_leader.core.model import (
+    Applied,
     Claim,
     CommandResult,
     DueRow,
     Entry,
     Origin,
     Refused,
+    Run,
     State,
     Taken,
 )
@@ -173,6 +176,23 @@ async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) 
         assert not raising.done()
         await held.commit()
     assert await soon(raising) == c.revision
+
+
+async def test_an_attempt_that_a_frozen_run_holds_does_not_hold_up_the_heartbeat(
+    pglab: Lab,
+) -> None:
+    """tick.transaction() locks the row of its attempt, and may be frozen before its COMMIT."""
+    leader = await pglab.leader("a", settlement())
+    claims = [Claim(slot(n), f"run-{n}", None) for n in range(2)]
+    await leader.take(*claims)
+    runs = [Run(c.run_id, c.slot, 1, leader.term, ANY) for c in claims]
+    with psycopg.connect(pglab.url) as held:
+        held.execute("UPDATE cron_leader_attempt SET error = 'x' WHERE run_id = 'run-0'")
+        beat = leader.ledger.heartbeat(leader.term, at(3), at(9), runs=runs)
+        assert await soon(beat) == Applied(ledger_now=ANY)
+        held.rollback()
+    beats = {a.run_id: a.heartbeat_at for a in pglab.read().attempts()}
+    assert beats == {"run-0": None, "run-1": at(9)}
 
 
 async def test_a_guard_holds_the_fence_row_and_the_lock_of_its_election(pglab: Lab) -> None:
