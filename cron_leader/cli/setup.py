@@ -5,20 +5,21 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cron_leader import config as configuration
-from cron_leader.cli import output
+from cron_leader.cli import lint, output
+from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config, sources
-from cron_leader.config.units import NS_PER_S, show_duration
+from cron_leader.config.units import NS_PER_S, parse_duration, show_duration
 from cron_leader.core.model import CommandSpec, Job, PythonSpec, ShellSpec
 from cron_leader.core.schedule import At
-from cron_leader.errors import ConfigError
+from cron_leader.errors import ConfigError, CronLeaderError
 
 ConfigPath = Annotated[
     Path | None,
@@ -109,7 +110,17 @@ def init(
     print(f"wrote {path}; next: cron-leader check, then NODE_ID=a cron-leader run")
 
 
-def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
+def check(
+    config: ConfigPath = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Look for what is allowed and hardly meant; exit 1.")
+    ] = False,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="Show how slots differ from this file's.")
+    ] = None,
+    horizon: Annotated[str, typer.Option(help="How far --against looks ahead.")] = "7d",
+    as_json: AsJson = False,
+) -> None:
     """Validate the configuration, and that what the jobs need is there. Needs no etcd."""
     loaded = with_code_jobs(configuration.load(config, environ=os.environ))
     problems = [*_ledger_folder(loaded), *_cannot_start(loaded, os.environ)]
@@ -119,10 +130,64 @@ def check(config: ConfigPath = None, as_json: AsJson = False) -> None:
     warnings = _warnings(loaded, now)
     for warning in warnings:
         output.note(warning)
+    found = _findings(loaded, now) if strict else []
+    changed = _changes(against, loaded, now, horizon) if against else []
     if as_json:
-        jobs = [_fact(job, now) for job in loaded.jobs]
-        output.print_json({"ok": True, "digest": loaded.digest, "jobs": jobs, "warnings": warnings})
-        return
+        facts = {"ok": not found, "digest": loaded.digest, "warnings": warnings}
+        facts["jobs"] = [_fact(job, now) for job in loaded.jobs]
+        facts |= {"findings": [finding.fact() for finding in found]} if strict else {}
+        facts |= {"changes": [change.fact() for change in changed]} if against else {}
+        output.print_json(facts)
+    else:
+        _print_jobs(loaded, now)
+        _print_findings(found)
+        if against:
+            _print_changes(changed, horizon)
+    if found:
+        raise typer.Exit(output.Exit.FAILED)
+
+
+def _findings(config: Config, now: datetime) -> list[lint.Finding]:
+    found = lint.findings(config, now)
+    try:
+        with reader_of(config) as reader:
+            return found + lint.overlaps(config, reader, now)
+    except CronLeaderError as error:
+        output.note(f"how long runs usually take is not known: {error}")
+        return found
+
+
+def _changes(old: Path, new: Config, now: datetime, horizon: str) -> list[lint.Change]:
+    try:
+        ahead = timedelta(microseconds=parse_duration(horizon) // 1000)
+    except ValueError as error:
+        raise ConfigError(f"--horizon {horizon!r}: {error}") from None
+    before = with_code_jobs(configuration.load(old, environ=os.environ))
+    return lint.changes(before, new, now, ahead)
+
+
+def _print_findings(found: Iterable[lint.Finding]) -> None:
+    for finding in found:
+        about = f'[[job]] "{finding.job}" ' if finding.job else ""
+        print(f"{finding.kind}: {about}{finding.text}")
+
+
+def _print_changes(changed: Sequence[lint.Change], horizon: str) -> None:
+    rows = [
+        (
+            change.job,
+            *(str(len(slots)) for slots in (change.gained, change.lost, change.moved)),
+            output.when(min((*change.gained, *change.lost, *(old for old, _ in change.moved)))),
+        )
+        for change in changed
+    ]
+    if rows:
+        output.columns(rows, "job", "gained", "lost", "moved", "first")
+    else:
+        print(f"no slot of the next {horizon} differs")
+
+
+def _print_jobs(loaded: Config, now: datetime) -> None:
     rows = [
         (job.name, describe(job), output.when(job.schedule.next_after(now), now=now))
         for job in loaded.jobs

@@ -38,6 +38,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Union",
+    "clock_changes",
     "parse_cron",
     "zone_of",
 ]
@@ -167,6 +168,16 @@ class Cron:
         fold = "" if self._clock.twice is self._fields.elapsed else f" fold {self.dst_fold}"
         return f"cron {self._fields.text} {self.zone}{gap}{fold}"
 
+    @property
+    def elapsed(self) -> bool:
+        """Whether it follows elapsed time; else its times are fixed."""
+        return self._fields.elapsed
+
+    @property
+    def each_hour(self) -> bool:
+        """Whether it fires in each hour of the days that match."""
+        return len({minute // 60 for minute in self._fields.minutes}) == 24
+
     def next_after(self, t: datetime) -> datetime | None:
         return _next_after(self._fields, self._clock, t.astimezone(UTC))
 
@@ -257,6 +268,11 @@ class Bounded:
         if self.end:
             upto = min(upto, self.end - _TICK)
         return self.schedule.count(after, upto) if after < upto else 0
+
+
+def clock_changes(zone: str, after: datetime, upto: datetime) -> tuple[datetime, ...]:
+    """The instants in (after, upto] at which a zone's offset changes, ascending."""
+    return _changes_between(_find_zone(zone), after, upto)
 
 
 def zone_of(schedule: Schedule) -> str:

@@ -25,6 +25,7 @@ from cron_leader.core.schedule import (
     Schedule,
     ScheduleError,
     Union,
+    clock_changes,
     parse_cron,
     zone_of,
 )
@@ -324,6 +325,19 @@ def test_the_digest_of_several_does_not_depend_on_their_order() -> None:
     one, other = parse_cron("@daily"), parse_cron("@hourly")
     assert Union((one, other)).digest == "cron 0 * * * * UTC | cron 0 0 * * * UTC"
     assert Union((one, other)).digest == Union((other, one, one)).digest
+
+
+def test_what_a_lint_asks_of_an_expression() -> None:
+    expressions = ("30 * * * *", "*/5 2 * * *", "30 2 * * *", "0 0-23 * * *")
+    asked = [(one.elapsed, one.each_hour) for one in map(parse_cron, expressions)]
+    assert asked == [(True, True), (True, False), (False, False), (False, True)]
+
+
+def test_the_changes_of_a_clock_are_those_of_its_zone() -> None:
+    year = utc("2026-01-01T00:00Z"), utc("2027-01-01T00:00Z")
+    changes = utc("2026-03-29T01:00Z"), utc("2026-10-25T01:00Z")
+    assert clock_changes("Europe/Warsaw", *year) == changes
+    assert clock_changes("UTC", *year) == ()
 
 
 def test_times_are_read_in_the_first_zone_that_is_named() -> None:

@@ -1,0 +1,239 @@
+"""What `check --strict` finds in schedules that are allowed and may not be meant, and what
+`check --against` finds changed. Pure but for the ledger's reader that it is given."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, pairwise
+
+from cron_leader.config import Config
+from cron_leader.core.model import Job, State
+from cron_leader.core.schedule import (
+    Bounded,
+    Cron,
+    DstFold,
+    DstGap,
+    Schedule,
+    Union,
+    clock_changes,
+)
+from cron_leader.ledger.views import Reader, Wanted
+
+YEARS_AHEAD = 5
+MOST_SLOTS = 20_000
+"""Of one job over a horizon; with more, only the first ones are compared."""
+
+_WEEK, _MINUTE, _TICK = timedelta(weeks=1), timedelta(minutes=1), timedelta.resolution
+_YEAR = timedelta(days=365)
+_AROUND = timedelta(hours=4)
+_SAMPLES = 20
+
+
+class Lint(StrEnum):
+    """What may be wrong with a schedule."""
+
+    NEVER = "never"
+    GAP = "gap"
+    FOLD = "fold"
+    HERD = "herd"
+    OVERLAP = "overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """job: None if it is about several."""
+
+    kind: Lint
+    job: str | None
+    text: str
+
+    def fact(self) -> Mapping[str, object]:
+        return {"kind": self.kind, "job": self.job, "text": self.text}
+
+
+def findings(config: Config, now: datetime) -> list[Finding]:
+    """All that can be said without a ledger; in the order of the jobs, herds last."""
+    found = [finding for job in config.jobs for finding in _of_job(job, now)]
+    return found + _herds(config, now)
+
+
+def _of_job(job: Job, now: datetime) -> Iterator[Finding]:
+    at = job.schedule.next_after(now)
+    if at is None or at > now + YEARS_AHEAD * _YEAR:
+        text = f"does not fire in the next {YEARS_AHEAD} years"
+        yield Finding(Lint.NEVER, job.name, text)
+        return
+    for cron in dict.fromkeys(_crons(job.schedule)):
+        yield from _of_changes(job.name, cron, now)
+
+
+def _crons(schedule: Schedule) -> Iterator[Cron]:
+    match schedule:
+        case Cron():
+            yield schedule
+        case Bounded(schedule=inner):
+            yield from _crons(inner)
+        case Union(members=members):
+            for member in members:
+                yield from _crons(member)
+
+
+def _of_changes(name: str, cron: Cron, now: datetime) -> Iterator[Finding]:
+    """The first gap and the first fold of a year whose answer was left to the default."""
+    changes = clock_changes(cron.zone, now, now + _YEAR)
+    gap = next((at for at in changes if _meets_gap(cron, at)), None)
+    if gap is not None:
+        text = f'"{cron.expression}": at {gap.isoformat()} the clock jumps over its time and it '
+        yield Finding(Lint.GAP, name, text + 'runs at once; say dst_gap = "run" or "skip"')
+    fold = next((at for at in changes if _meets_fold(cron, at)), None)
+    if fold is not None:
+        text = f'"{cron.expression}": at {fold.isoformat()} the clock is set back and it fires '
+        yield Finding(Lint.FOLD, name, text + 'twice; say dst_fold = "twice" or "once"')
+
+
+def _meets_gap(cron: Cron, change: datetime) -> bool:
+    if cron.elapsed or cron.dst_gap is not None:
+        return False
+    skipping = Cron(cron.expression, cron.zone, DstGap.SKIP, cron.dst_fold)
+    return cron.count(change - _TICK, change) > skipping.count(change - _TICK, change)
+
+
+def _meets_fold(cron: Cron, change: datetime) -> bool:
+    """Of those that follow elapsed time; but one that fires each hour is meant to go on."""
+    if not cron.elapsed or cron.each_hour or cron.dst_fold is not None:
+        return False
+    once = Cron(cron.expression, cron.zone, cron.dst_gap, DstFold.ONCE)
+    span = (change - _AROUND, change + _AROUND)
+    return cron.count(*span) > once.count(*span)
+
+
+# ------------------------------------------------------------------ herds
+
+
+def histogram(jobs: Iterable[Job], now: datetime) -> Counter[datetime]:
+    """How many slots fall in each minute of the week from now on.
+
+    Jobs that fire more often than once a minute fall in all of them, and are not counted.
+    """
+    minutes: Counter[datetime] = Counter()
+    schedules = Counter(job.schedule for job in jobs)
+    for schedule, count in schedules.items():
+        if schedule.count(now, now + _WEEK) <= _WEEK // _MINUTE:
+            for at in _slots(schedule, now, now + _WEEK):
+                minutes[at.replace(second=0, microsecond=0)] += count
+    return minutes
+
+
+def _herds(config: Config, now: datetime) -> list[Finding]:
+    """The fullest minute of the week, if it has more slots than a node runs at once."""
+    most = config.run.max_parallel
+    fullest = histogram(config.jobs, now).most_common(1)
+    if not fullest or fullest[0][1] <= most:
+        return []
+    (at, slots), *_ = fullest
+    text = f"{slots} slots fall at {at.isoformat()}, and a node runs {most} at once"
+    return [Finding(Lint.HERD, None, text + "; " + _spreading(config.jobs, at))]
+
+
+def _spreading(jobs: Sequence[Job], at: datetime) -> str:
+    """What to write instead in the first of them."""
+    for job in jobs:
+        for cron in _crons(job.schedule):
+            minute, _, rest = cron.expression.partition(" ")
+            if minute.isdecimal() and cron.next_after(at - _TICK) == at:
+                return f'spread them with H, as in "{job.name}": cron = "H {rest}"'
+    return "spread them with H, or raise max_parallel"
+
+
+# ------------------------------------------------------------------ overlaps
+
+
+def overlaps(config: Config, reader: Reader, now: datetime) -> list[Finding]:
+    """Jobs whose usual run lasts longer than the time between two slots. Raises as a Reader."""
+    found = []
+    for job in config.jobs:
+        interval = _shortest_interval(job.schedule, now)
+        usual = _usual_s(reader, job.name) if interval else None
+        if interval and usual is not None and usual > interval.total_seconds():
+            text = f"its runs last {usual:.1f}s (median), its slots come each {interval}"
+            found.append(Finding(Lint.OVERLAP, job.name, f"{text}: some will be skipped"))
+    return found
+
+
+def _shortest_interval(schedule: Schedule, now: datetime) -> timedelta | None:
+    """Between the next few slots; None if there is at most one."""
+    slots = list(islice(_slots(schedule, now, None), 10))
+    return min((later - at for at, later in pairwise(slots)), default=None)
+
+
+def _usual_s(reader: Reader, job: str) -> float | None:
+    wanted = Wanted(job=job, states=(State.SUCCEEDED,))
+    rows = reader.history(wanted, limit=_SAMPLES)
+    spans = [
+        (row.finished_at - row.started_at).total_seconds()
+        for row in rows
+        if row.started_at and row.finished_at
+    ]
+    return statistics.median(spans) if spans else None
+
+
+# ------------------------------------------------------------------ against another configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How the slots of one job differ. moved: pairs of old and new, in order."""
+
+    job: str
+    gained: tuple[datetime, ...]
+    lost: tuple[datetime, ...]
+    moved: tuple[tuple[datetime, datetime], ...]
+
+    def fact(self) -> Mapping[str, object]:
+        return {
+            "job": self.job,
+            "gained": list(self.gained),
+            "lost": list(self.lost),
+            "moved": [list(pair) for pair in self.moved],
+        }
+
+
+def changes(old: Config, new: Config, now: datetime, horizon: timedelta) -> list[Change]:
+    """The jobs whose slots in (now, now + horizon] differ, by name.
+
+    Of a job in both, old slots that are gone and new ones are paired in order as moved; what is
+    left over is gained or lost. Only the first MOST_SLOTS of a job are compared.
+    """
+    before, after = ({job.name: job for job in config.jobs} for config in (old, new))
+    until = now + horizon
+    compared = (
+        _change(name, before.get(name), after.get(name), (now, until))
+        for name in sorted(before.keys() | after.keys())
+    )
+    return [change for change in compared if change.gained or change.lost or change.moved]
+
+
+def _change(
+    name: str, before: Job | None, after: Job | None, span: tuple[datetime, datetime]
+) -> Change:
+    if before and after and before.schedule.digest == after.schedule.digest:
+        return Change(name, (), (), ())
+    old, new = (
+        list(islice(_slots(job.schedule, *span), MOST_SLOTS)) if job else []
+        for job in (before, after)
+    )
+    lost, gained = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+    moved = tuple(zip(lost, gained, strict=False))
+    return Change(name, tuple(gained[len(moved) :]), tuple(lost[len(moved) :]), moved)
+
+
+def _slots(schedule: Schedule, after: datetime, until: datetime | None) -> Iterator[datetime]:
+    at = schedule.next_after(after)
+    while at is not None and (until is None or at <= until):
+        yield at
+        at = schedule.next_after(at)

@@ -1,0 +1,134 @@
+"""`check --strict` and `check --against`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
+
+from cron_leader.cli import lint
+from cron_leader.config import Config, build_jobs, load, merge_jobs
+from cron_leader.ledger.views import Reader, SlotRow
+from tests.cli.conftest import Cli
+
+NOW = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
+WARSAW = {"timezone": "Europe/Warsaw"}
+
+
+def configure(text: str) -> None:
+    Path("cron-leader.toml").write_text(text)
+
+
+def config_of(*tables: dict[str, object], max_parallel: int = 64) -> Config:
+    named = [{"name": f"job-{n}", "shell": ":", **table} for n, table in enumerate(tables)]
+    Path("lint.toml").write_text(f"[run]\nmax_parallel = {max_parallel}\n")
+    jobs = build_jobs(named, where="test", base=Path())
+    return merge_jobs(load(Path("lint.toml"), environ={}), jobs)
+
+
+@pytest.mark.parametrize(
+    ("table", "kinds"),
+    [
+        ({"at": "2020-01-01T00:00Z"}, ["never"]),
+        ({"cron": "@daily", "end": "2025-12-31T00:00Z"}, ["never"]),
+        ({"cron": "0 0 29 2 2"}, []),
+        ({"cron": "0 0 29 2 */7"}, ["never"]),
+        ({"cron": "30 2 * * *", **WARSAW}, ["gap"]),
+        ({"cron": "30 2 * * *", "dst_gap": "run", **WARSAW}, []),
+        ({"cron": "30 3 * * *", **WARSAW}, []),
+        ({"cron": ["30 3 * * *", "30 2 * * *"], **WARSAW}, ["gap"]),
+        ({"cron": "30 2 * * *", "start": "2026-01-02T00:00Z", **WARSAW}, ["gap"]),
+        ({"cron": "*/30 2 * * *", **WARSAW}, ["fold"]),
+        ({"cron": "*/30 2 * * *", "dst_fold": "once", **WARSAW}, []),
+        ({"cron": "*/30 * * * *", **WARSAW}, []),
+        ({"every": "1h"}, []),
+    ],
+)
+def test_a_schedule_that_is_hardly_meant_is_found(
+    folder: Path, table: dict[str, object], kinds: list[str]
+) -> None:
+    assert [finding.kind for finding in lint.findings(config_of(table), NOW)] == kinds
+
+
+def test_a_minute_with_more_slots_than_a_node_runs_is_found_and_a_hash_is_proposed(
+    folder: Path,
+) -> None:
+    crowd = [{"cron": "0 9 * * *"}] * 5
+    (herd,) = lint.findings(config_of(*crowd, max_parallel=4), NOW)
+    assert herd.text == (
+        "5 slots fall at 2026-01-01T09:00:00+00:00, and a node runs 4 at once; "
+        'spread them with H, as in "job-0": cron = "H 9 * * *"'
+    )
+    assert lint.findings(config_of(*crowd, max_parallel=5), NOW) == []
+    assert lint.findings(config_of(*[{"every": "1s"}] * 5, max_parallel=4), NOW) == []
+    (herd,) = lint.findings(config_of(*[{"every": "1h"}] * 5, max_parallel=4), NOW)
+    assert herd.text.endswith("spread them with H, or raise max_parallel")
+
+
+def test_a_job_whose_runs_usually_last_longer_than_its_interval_is_found(folder: Path) -> None:
+    row = SlotRow(
+        job="job-0",
+        scheduled_for=NOW,
+        command_id="",
+        election="default/0",
+        fence=1,
+        node="a",
+        state="succeeded",
+        reason=None,
+        origin="schedule",
+        attempt=1,
+        run_id="r",
+        next_at=None,
+        started_at=NOW,
+        finished_at=NOW + timedelta(seconds=90),
+    )
+    reader = create_autospec(Reader, instance=True)
+    reader.history.return_value = (row,)
+    config = config_of({"every": "1m"}, {"every": "2m"}, {"at": "2030-01-01T00:00Z"})
+    (finding,) = lint.overlaps(config, reader, NOW)
+    assert (finding.job, finding.kind) == ("job-0", "overlap")
+    assert "last 90.0s (median), its slots come each 0:01:00" in finding.text
+    reader.history.return_value = ()
+    assert lint.overlaps(config, reader, NOW) == []
+
+
+def test_slots_that_are_gained_lost_and_moved_are_told_apart(folder: Path) -> None:
+    old = config_of({"cron": "0 9 * * *"}, {"every": "6h"}, {"cron": "@daily"})
+    new = config_of(
+        {"cron": "0 10 * * *"}, {"every": "12h"}, {"cron": "0 0 * * *"}, {"every": "8h"}
+    )
+    moved, lost, gained = lint.changes(old, new, NOW, timedelta(days=1))
+    nine = NOW.replace(hour=9, second=0)
+    assert moved == lint.Change("job-0", (), (), ((nine, nine + timedelta(hours=1)),))
+    assert (lost.job, len(lost.lost), lost.gained, lost.moved) == ("job-1", 2, (), ())
+    assert (gained.job, len(gained.gained), gained.lost) == ("job-3", 3, ())
+
+
+def test_strict_prints_what_it_finds_and_fails(cli: Cli) -> None:
+    configure('[[job]]\nname = "a"\ncron = "30 2 * * *"\ntimezone = "Europe/Warsaw"\nshell = ":"')
+    assert cli("check").code == 0
+    ran = cli("check", "--strict")
+    assert ran.code == 1
+    assert 'gap: [[job]] "a" "30 2 * * *": at ' in ran.out
+    assert "how long runs usually take is not known" in ran.err
+    said = json.loads(cli("check", "--strict", "--json").out)
+    assert (said["ok"], [one["kind"] for one in said["findings"]]) == (False, ["gap"])
+
+
+def test_against_shows_the_jobs_that_changed(cli: Cli, folder: Path) -> None:
+    job = '[[job]]\nname = "a"\nevery = "{}"\nshell = ":"\n'
+    (folder / "old.toml").write_text(job.format("1h"))
+    configure(job.format("2h"))
+    ran = cli("check", "--against", "old.toml", "--horizon", "1d")
+    assert ran.code == 0
+    assert ["a", "0", "12", "0"] in [line.split()[:4] for line in ran.out.splitlines()]
+    (change,) = json.loads(cli("check", "--against", "old.toml", "--json").out)["changes"]
+    assert (change["job"], len(change["lost"])) == ("a", 84)
+    same = cli("check", "--against", "cron-leader.toml")
+    assert "no slot of the next 7d differs" in same.out
+    wrong = cli("check", "--against", "old.toml", "--horizon", "soon")
+    assert wrong.code == 2
+    assert "--horizon 'soon'" in wrong.err
