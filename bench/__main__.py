@@ -17,6 +17,7 @@ from rich.table import Table
 from bench import history, line, measure
 from bench.cuts import cuts
 from bench.figures import Figure, Skipped
+from bench.load import load
 from bench.setups import Place
 from cron_leader.errors import CronLeaderError
 from cron_leader.etcd.embedded import EmbeddedEtcd
@@ -50,6 +51,7 @@ class Bench:
             "phantoms": self.phantoms,
             "cuts": self.cuts,
             "alignment": self.alignment,
+            "load": self.load,
             "history": self.history,
             "takeover": self.takeover,
         }
@@ -121,6 +123,9 @@ class Bench:
 
     async def alignment(self) -> Sequence[Measured]:
         return await measure.alignment(self._place("alignment"), self._options.minutes)
+
+    async def load(self) -> Sequence[Measured]:
+        return await asyncio.to_thread(load, self._place("load").folder)
 
     async def history(self) -> Sequence[Measured]:
         rows = self._options.rows

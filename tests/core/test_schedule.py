@@ -327,6 +327,16 @@ def test_the_digest_of_several_does_not_depend_on_their_order() -> None:
     assert Union((one, other)).digest == Union((other, one, one)).digest
 
 
+def test_a_gap_that_runs_beside_elapsed_time_is_one_slot_both_ways() -> None:
+    schedule = parse_cron("10,50 2 * * *", "Europe/Warsaw", dst_fold=DstFold.TWICE)
+    jump, next_day = utc("2017-03-26T01:00Z"), utc("2017-03-27T00:10Z")
+    assert schedule.next_after(utc("2017-03-25T01:50Z")) == jump
+    assert schedule.next_after(jump) == next_day
+    assert schedule.prev_before(next_day) == jump
+    assert schedule.prev_before(jump) == utc("2017-03-25T01:50Z")
+    assert schedule.count(utc("2017-03-25T01:50Z"), next_day) == 2
+
+
 def test_what_a_lint_asks_of_an_expression() -> None:
     expressions = ("30 * * * *", "*/5 2 * * *", "30 2 * * *", "0 0-23 * * *")
     asked = [(one.elapsed, one.each_hour) for one in map(parse_cron, expressions)]
@@ -376,6 +386,7 @@ def test_a_schedule_may_have_one_bound_only() -> None:
     assert later.next_after(EPOCH) == noon
     assert earlier.prev_before(noon + timedelta(days=9)) == noon - timedelta(hours=1)
     assert later.count(EPOCH, noon) == 1
+    assert earlier.count(noon - timedelta(hours=3), noon) == 2
 
 
 @pytest.mark.parametrize(
