@@ -17,8 +17,8 @@ from cron_leader.cli import lint, output
 from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config, sources
 from cron_leader.config.units import NS_PER_S, parse_duration, show_duration
-from cron_leader.core.model import CommandSpec, Job, PythonSpec, ShellSpec
-from cron_leader.core.schedule import At
+from cron_leader.core.model import Catchup, CommandSpec, Job, PythonSpec, ShellSpec
+from cron_leader.core.schedule import At, Every
 from cron_leader.errors import ConfigError, CronLeaderError
 
 ConfigPath = Annotated[
@@ -266,6 +266,15 @@ def _warnings(config: Config, now: datetime) -> list[str]:
         "it will not fire any more"
         for job in config.jobs
         if isinstance(job.schedule, At) and job.schedule.when <= now
+    ]
+    rate = config.run.catchup_rate
+    found += [
+        f'{place(config)}: [[job]] "{job.name}" catchup = "all": slots fall due as fast as '
+        f"[run] catchup_rate = {rate:g}/s starts those that were missed; a backlog never drains"
+        for job in config.jobs
+        if isinstance(job.schedule, Every)
+        and job.catchup is Catchup.ALL
+        and job.schedule.period.total_seconds() * rate <= 1
     ]
     ttl_ns = config.lease.ttl_ns
     if ttl_ns < _TTL_FOR_DEFAULTS_NS:

@@ -162,6 +162,15 @@ def test_check_warns_of_a_time_that_is_past_and_of_a_ttl_for_a_faster_etcd(cli: 
     assert "etcd's defaults" not in cli("check").err
 
 
+def test_check_warns_of_a_backlog_that_never_drains(cli: Cli) -> None:
+    job = '[run]\ncatchup_rate = "10/s"\n[[job]]\nname = "a"\nshell = ":"\ncatchup = "all"\n'
+    configure(job + 'every = "100ms"')
+    (warning,) = json.loads(cli("check", "--json").out)["warnings"]
+    assert "never drains" in warning
+    configure(job + 'every = "200ms"')
+    assert json.loads(cli("check", "--json").out)["warnings"] == []
+
+
 def test_a_traceback_is_shown_at_debug_only(cli: Cli) -> None:
     configure("[lease")
     assert "Traceback" not in cli("check").err
