@@ -131,6 +131,7 @@ def job(
     catchup: str | None = None,
     catchup_limit: int | None = None,
     start_within: str | None = None,
+    jitter: str | None = None,
     delivery: str | None = None,
     on_lost_leadership: str | None = None,
     isolation: str | None = None,

@@ -72,6 +72,9 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
     spec = _spec(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
+    limit = values.get("start_within")
+    if limit is not None and values.get("jitter", 0) >= limit > 0:
+        report("jitter", "must be shorter than start_within, or slots are missed by their own time")
     if schedule is None or spec is None or len(problems) > before:
         return None
     return Job(name=values["name"], schedule=schedule, spec=spec, **_options(values, base))
@@ -84,6 +87,7 @@ def _options(values: Values, base: Path) -> dict[str, Any]:
         "grace": ("grace_s", _seconds),
         "drain": ("drain_s", _seconds),
         "start_within": ("start_within_s", _seconds),
+        "jitter": ("jitter_s", _seconds),
         "catchup": ("catchup", Catchup),
         "catchup_limit": ("catchup_limit", int),
         "delivery": ("delivery", Delivery),

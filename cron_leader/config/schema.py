@@ -183,6 +183,7 @@ JOB: Mapping[str, Schema] = {
     "catchup": _one_of(*Catchup),
     "catchup_limit": _whole(1, 100_000),
     "start_within": _after(_start_within),
+    "jitter": _DURATION,
     "delivery": _one_of(*Delivery),
     "on_lost_leadership": _one_of(*OnLostLeadership),
     "isolation": _one_of(*Isolation),
@@ -190,7 +191,7 @@ JOB: Mapping[str, Schema] = {
 
 _DURATIONS = frozenset(
     {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace"}
-) | {"start_within", "retention"}
+) | {"start_within", "retention", "jitter"}
 
 
 def _table(fields: Mapping[str, Schema], *required: str) -> Schema:

@@ -49,7 +49,7 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
-from cron_leader.core.plan import Agenda, backlog
+from cron_leader.core.plan import Agenda, backlog, start_of
 from cron_leader.core.schedule import EPOCH
 
 ON_TIME = timedelta(seconds=1)
@@ -183,6 +183,8 @@ class Dispatch:
     def _due(self, job: Job, slot: SlotKey, now: Now, sheet: _Sheet) -> None:
         if now.wall - slot.scheduled_for > ON_TIME:
             sheet.entries.append(Entry(slot, State.DUE, origin=Origin.CATCHUP, next_at=now.wall))
+        elif (start := start_of(job, slot.scheduled_for)) > now.wall:
+            sheet.entries.append(Entry(slot, State.DUE, next_at=start))
         elif self._active(job.name):
             sheet.entries.append(Entry(slot, State.SKIPPED, Reason.OVERLAP))
         elif self._full():
@@ -206,6 +208,8 @@ class Dispatch:
             sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
         elif _too_late(job, row, now):
             sheet.end(row, State.MISSED, Reason.LATE)
+        elif self._active(job.name) and _is_jittered(job, row):
+            sheet.end(row, State.SKIPPED, Reason.OVERLAP)
         elif self._active(job.name):
             self._parked.setdefault(job.name, []).append(row)
         else:
@@ -477,6 +481,11 @@ class _Sheet:
         self.entries.append(
             Entry(row.slot, state, reason, row.origin, row.next_at, seen=row.attempt)
         )
+
+
+def _is_jittered(job: Job, row: DueRow) -> bool:
+    """Whether it waited for its own time only: it falls due now, and does not queue."""
+    return job.jitter_s > 0 and row.origin is Origin.SCHEDULE and row.attempt == 0
 
 
 def _too_late(job: Job, row: DueRow, now: Now) -> bool:

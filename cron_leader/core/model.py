@@ -129,6 +129,7 @@ class Job:
     catchup: Catchup = Catchup.LATEST
     catchup_limit: int = 100
     start_within_s: float | None = None
+    jitter_s: float = 0.0
     delivery: Delivery = Delivery.AT_MOST_ONCE
     on_lost_leadership: OnLostLeadership = OnLostLeadership.KILL
     isolation: Isolation = Isolation.PROCESS

@@ -7,6 +7,7 @@ down for a week has six million. Not decided here: overlap, capacity, pace (disp
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,20 @@ def backlog(
     return Backlog(
         due, lost.entries + late.entries + rest.entries, lost.gaps + late.gaps + rest.gaps
     )
+
+
+def start_of(job: Job, at: datetime) -> datetime:
+    """When a slot's run is to start: up to `jitter` late, and before the next slot.
+
+    Drawn by a hash of the job's name and the slot, so that it is the same on each node.
+    """
+    if not job.jitter_s:
+        return at
+    after = job.schedule.next_after(at)
+    most = timedelta(seconds=job.jitter_s)
+    most = most if after is None else min(most, after - at)
+    digest = hashlib.sha256(f"{job.name} {at.isoformat()}".encode()).digest()
+    return at + int.from_bytes(digest[:8], "big") * (most // _TICK) // (1 << 64) * _TICK
 
 
 def policy_of(job: Job) -> Hashable:

@@ -24,7 +24,7 @@ from cron_leader.core.model import (
     SlotKey,
     State,
 )
-from cron_leader.core.plan import Backlog, backlog, policy_of, renamed
+from cron_leader.core.plan import Backlog, backlog, policy_of, renamed, start_of
 
 _ON_TIME = timedelta(0)
 
@@ -45,7 +45,7 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
         else:
             missed = renamed(missed, name)
         entries += missed.entries
-        entries += [_due(name, at, now) for at in missed.due]
+        entries += [_due(job, at, now) for at in missed.due]
         gaps += missed.gaps
     return Settlement(
         now=now,
@@ -72,5 +72,7 @@ def _record(job: Job, known: JobRecord | None, now: datetime) -> JobRecord:
     return known
 
 
-def _due(job: str, at: datetime, now: datetime) -> Entry:
-    return Entry(SlotKey(job, at), State.DUE, origin=Origin.CATCHUP, next_at=now)
+def _due(job: Job, at: datetime, now: datetime) -> Entry:
+    """Not before its own time, which may be still to come."""
+    next_at = max(now, start_of(job, at))
+    return Entry(SlotKey(job.name, at), State.DUE, origin=Origin.CATCHUP, next_at=next_at)

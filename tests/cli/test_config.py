@@ -138,6 +138,11 @@ BAD = {
         JOB + 'every = "5s"\ndst_fold = "once"\n' + RUNS,
         ["dst_fold", "goes with cron only, not with every"],
     ),
+    "jitter": (JOB + DAILY + RUNS + 'jitter = "soon"', ["jitter", "duration"]),
+    "jitter beyond start_within": (
+        JOB + DAILY + RUNS + 'jitter = "5m"\nstart_within = "5m"',
+        ['jitter = "5m"', "must be shorter than start_within"],
+    ),
     "anchor of cron": (
         JOB + DAILY + RUNS + "anchor = 2030-01-01T09:00:00Z",
         ["anchor", "goes with every only, not with cron"],

@@ -22,6 +22,7 @@ from cron_leader.core.model import (
     State,
     Taken,
 )
+from cron_leader.core.plan import start_of
 from cron_leader.core.standing import EndReason
 from tests.core.driver import T0, Driver, S, job, patient, result
 
@@ -168,6 +169,31 @@ def test_a_full_pool_makes_a_slot_wait_in_the_ledger() -> None:
     d.step(m.RunEnded(run.run_id, result()))
     claim = d.asked(m.Take).batch.claims[0]
     assert (claim.slot.job, claim.seen) == ("b", 0)
+
+
+def test_a_slot_with_jitter_is_due_in_the_ledger_until_its_own_time() -> None:
+    jittered = job("a", every_s=60, jitter_s=2)
+    start = start_of(jittered, at(60))
+    d = Driver([jittered], patient())
+    d.wall = at(59)
+    d.lead()
+    d.after(1)
+    take = d.asked(m.Take)
+    assert not take.batch.claims
+    assert [(e.state, e.next_at) for e in take.batch.entries] == [(State.DUE, start)]
+    d.grant(take)
+    assert d.node.wake_wall() == start
+    d.after((start - d.wall).total_seconds())
+    (claim,) = d.asked(m.Take).batch.claims
+    assert (claim.slot, claim.seen) == (SlotKey("a", at(60)), 0)
+
+
+def test_a_slot_with_jitter_whose_previous_run_goes_at_its_own_time_is_skipped() -> None:
+    rows = (due("a", -120, Origin.SCHEDULE), due("a", -60, Origin.SCHEDULE))
+    d = Driver([job("a", every_s=3600, jitter_s=1)]).lead(rows=rows)
+    take = d.asked(m.Take)
+    assert [c.slot.scheduled_for for c in take.batch.claims] == [at(-120)]
+    assert states(take) == [(-60, "skipped", "overlap")]
 
 
 # ------------------------------------------------------------------ claims that lead to no run

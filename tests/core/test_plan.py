@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cron_leader.core.model import Catchup, CommandSpec, Entry, Job, Reason, SlotKey, State
-from cron_leader.core.plan import LONGEST_LISTED, Agenda, Backlog, backlog
+from cron_leader.core.plan import LONGEST_LISTED, Agenda, Backlog, backlog, start_of
 from cron_leader.core.schedule import At, Every, Schedule, parse_cron
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -367,3 +367,26 @@ def test_with_no_policy_to_cut_it_the_plan_is_the_same_however_time_is_split() -
         for popped, since in agenda.pop_due(now):
             found += backlog(popped, since, now, on_time=SECOND).due
     assert tuple(found) == whole
+
+
+# ------------------------------------------------------------------ jitter
+
+
+def test_jitter_is_the_same_whenever_asked_and_stays_below_it_and_the_next_slot() -> None:
+    schedule = Every(timedelta(minutes=1))
+    for jitter_s in (30.0, 600.0):
+        job = Job("a", schedule, CommandSpec(("true",)), jitter_s=jitter_s)
+        slots = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(60)]
+        late = [start_of(job, at) - at for at in slots]
+        assert late == [start_of(job, at) - at for at in slots]
+        most = timedelta(seconds=min(jitter_s, 60))
+        assert timedelta(0) <= min(late) < most / 5
+        assert most * 4 / 5 < max(late) < most
+
+
+def test_jitter_differs_between_jobs_and_none_is_on_time() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    once = Job("a", At(at), CommandSpec(("true",)), jitter_s=60.0)
+    assert at < start_of(once, at) < at + timedelta(minutes=1)
+    assert start_of(once, at) != start_of(replace(once, name="b"), at)
+    assert start_of(replace(once, jitter_s=0.0), at) == at
