@@ -19,7 +19,7 @@ from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
 from cron_leader.ledger.retention import Kept, Surplus
 
-LOOK_S = 1.0
+LOOK_S = 5.0
 """How often a node looks whether it leads."""
 
 ROUND_S = 900.0
