@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from cron_leader.clock import Clock
 from cron_leader.core import messages as m
 from cron_leader.core.messages import Effect, Event
-from cron_leader.core.model import Applied, Refused
+from cron_leader.core.model import Applied, Asked, Order, Refused
 from cron_leader.errors import LedgerNotCommitted, LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
@@ -35,6 +35,7 @@ _WRITES: Mapping[type[Effect], str] = {
     m.WriteFinish: "finish",
     m.WritePutBack: "put_back",
     m.AnswerOrder: "command",
+    m.CarryOut: "command",
     m.CloseTerm: "close_term",
 }
 """What they are called in events, as in ledger.refused."""
@@ -72,7 +73,9 @@ class Scribe:
                 nonce = candidate.nonce
             case m.ReadPast(term) | m.Settle(term) | m.Take(term) | m.Heartbeat(term):
                 nonce = term.nonce
-            case m.WriteFinish(term, _, once=False) | m.WritePutBack(term) | m.AnswerOrder(term):
+            case m.WriteFinish(term, _, once=False) | m.WritePutBack(term):
+                nonce = term.nonce
+            case m.AnswerOrder(term) | m.CarryOut(term):
                 nonce = term.nonce
             case _:
                 return None
@@ -110,6 +113,8 @@ class Scribe:
                     self._post(m.PutBackAnswered(term.nonce, put_back.run_id, back))
             case m.AnswerOrder():
                 await self._answer(effect, ended)
+            case m.CarryOut():
+                await self._carry_out(effect, ended)
             case m.CloseTerm():
                 await self._close_term(effect)
             case _:
@@ -172,7 +177,7 @@ class Scribe:
             asked = self._halfway(*sent)
             self._post(m.HeartbeatAnswered(term.nonce, answer, asked, sent[1]))
             for order in answer.orders if isinstance(answer, Applied) else ():
-                self._post(m.StepDown(term.nonce, order.command_id, order.fence, order.for_ns))
+                self._post(_ordered(term.nonce, order))
 
     async def _answer(self, effect: m.AnswerOrder, ended: asyncio.Event | None) -> None:
         term, command_id, now = effect.term, effect.command_id, self._clock.wall()
@@ -183,6 +188,14 @@ class Scribe:
         )
         if answer is not None:
             self._post(m.OrderAnswered(term.nonce, command_id, answer))
+
+    async def _carry_out(self, effect: m.CarryOut, ended: asyncio.Event | None) -> None:
+        term, errand, now = effect.term, effect.errand, self._clock.wall()
+        answer = await self._insist(
+            effect, ended, lambda: self._ledger.carry_out(term, errand, now)
+        )
+        if answer is not None:
+            self._post(m.ErrandDone(term.nonce, errand.command_id, answer))
 
     async def _finish(self, effect: m.WriteFinish, ended: asyncio.Event | None) -> None:
         term, finish = effect.term, effect.finish
@@ -260,3 +273,9 @@ class Scribe:
             self._down = self._doubted = False
             self._emit("ledger.back")
         return back
+
+
+def _ordered(nonce: str, order: Order | Asked) -> Event:
+    if isinstance(order, Order):
+        return m.StepDown(nonce, order.command_id, order.fence, order.for_ns)
+    return m.Ordered(nonce, order)

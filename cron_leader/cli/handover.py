@@ -25,8 +25,8 @@ from cron_leader.config import Config
 from cron_leader.config.units import parse_duration, show_duration
 from cron_leader.core.model import CommandKind, CommandResult
 from cron_leader.errors import CronLeaderError
+from cron_leader.ledger.orders import LONGEST_AWAY_S
 from cron_leader.ledger.views import CommandRow, Reader, TermRow
-from cron_leader.ledger.writes import LONGEST_AWAY_S
 from cron_leader.status import facts_of
 
 NS = 1_000_000_000

@@ -304,7 +304,8 @@ class Dispatch:
             return
         run = flight.run
         if changed and self._current(flight):
-            self._wait(DueRow(run.slot, run.attempt, Origin.SCHEDULE, now.wall + RETRY_AFTER))
+            origin = Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
+            self._wait(DueRow(run.slot, run.attempt, origin, now.wall + RETRY_AFTER))
         self._leave(flight)
 
     def on_finish(self, run_id: str) -> Run | None:
@@ -314,6 +315,11 @@ class Dispatch:
             return None
         self._leave(flight)
         return flight.run
+
+    def order(self, rows: Iterable[DueRow]) -> None:
+        """Slots that an operator asked for, in the ledger by now: they wait for their next_at."""
+        for row in rows:
+            self._wait(row)
 
     # ------------------------------------------------------------------ reports of the runners
 
@@ -489,7 +495,7 @@ def _is_jittered(job: Job, row: DueRow) -> bool:
 
 
 def _too_late(job: Job, row: DueRow, now: Now) -> bool:
-    if job.start_within_s is None:
+    if job.start_within_s is None or row.origin is Origin.MANUAL:
         return False
     return now.wall - row.slot.scheduled_for > timedelta(seconds=job.start_within_s)
 

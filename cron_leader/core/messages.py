@@ -12,10 +12,13 @@ from datetime import datetime, timedelta
 
 from cron_leader.core.model import (
     Applied,
+    Asked,
     Batch,
     Candidate,
     CommandResult,
+    Done,
     DueRow,
+    Errand,
     Finish,
     Past,
     PutBack,
@@ -259,6 +262,23 @@ class StepDown:
 
 
 @value
+class Ordered:
+    """An operator's order to the jobs, read with a heartbeat; it comes again as StepDown does."""
+
+    nonce: str
+    order: Asked
+
+
+@value
+class ErrandDone:
+    """answer.changed: it was this term that carried it out."""
+
+    nonce: str
+    command_id: str
+    answer: Done | Refused
+
+
+@value
 class OrderAnswered:
     """answer.changed: it is our term's answer that stands in the order's row."""
 
@@ -318,6 +338,8 @@ LedgerAnswer = (
     | PutBackAnswered
     | StepDown
     | OrderAnswered
+    | Ordered
+    | ErrandDone
 )
 """What a term's ledger traffic is answered with."""
 
@@ -342,7 +364,8 @@ Event = (
     | KeyDeleted | KeyOverwritten | Verified | Left
     | LedgerReached | LedgerFailed | RaiseWaits | Raised | PastRead | Settled
     | BatchAnswered | HeartbeatAnswered | FinishAnswered | PutBackAnswered | TermClosed
-    | StepDown | OrderAnswered | Prepared | Started | NotStarted | RunEnded
+    | StepDown | OrderAnswered | Ordered | ErrandDone
+    | Prepared | Started | NotStarted | RunEnded
 )  # fmt: skip
 
 
@@ -453,6 +476,14 @@ class AnswerOrder:
 
 
 @value
+class CarryOut:
+    """Do what an operator's order asks of the jobs and answer it, in one write: ErrandDone."""
+
+    term: Term
+    errand: Errand
+
+
+@value
 class CloseTerm:
     """Write ended_at and reason to the term's row, one try."""
 
@@ -515,6 +546,6 @@ class Exit:
 
 Effect = (
     Probe | AskSupervisor | Join | Verify | Leave | Raise | Record | ReadPast | Settle | Take
-    | Heartbeat | WriteFinish | WritePutBack | AnswerOrder | CloseTerm | Prepare | Go | Drop | Kill
-    | Abandon | Emit | Exit
+    | Heartbeat | WriteFinish | WritePutBack | AnswerOrder | CarryOut | CloseTerm
+    | Prepare | Go | Drop | Kill | Abandon | Emit | Exit
 )  # fmt: skip

@@ -117,8 +117,24 @@ RunnableSpec = CommandSpec | ShellSpec | PythonSpec
 
 
 @value
+class Limits:
+    """The most that each process of a run may have, not all of them together; None: no limit of
+    the job's. cpu_s: of processor time; memory: bytes of address space; files: open at once;
+    processes: of the run's user, on the whole host.
+    """
+
+    cpu_s: int | None = None
+    memory: int | None = None
+    files: int | None = None
+    processes: int | None = None
+
+
+@value
 class Job:
-    """One configured job. Durations in seconds; start_within_s None means no limit."""
+    """One configured job. Durations in seconds; start_within_s None means no limit.
+
+    user ("name" or "name:group"), umask, nice: None means the daemon's own.
+    """
 
     name: str
     schedule: Schedule
@@ -135,6 +151,10 @@ class Job:
     isolation: Isolation = Isolation.PROCESS
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    user: str | None = None
+    umask: int | None = None
+    nice: int | None = None
+    limits: Limits = Limits()
     output_head: int = 16 * 1024
     output_tail: int = 48 * 1024
 
@@ -367,6 +387,10 @@ class CommandKind(StrEnum):
     """What an operator may order; `kind` in cron_leader_command."""
 
     STEP_DOWN = "step-down"
+    TRIGGER = "trigger"
+    PAUSE = "pause"
+    RESUME = "resume"
+    BACKFILL = "backfill"
 
 
 class CommandResult(StrEnum):
@@ -375,6 +399,12 @@ class CommandResult(StrEnum):
     STEPPING_DOWN = "stepping down"
     NOT_LEADING = "not leading any more"
     NOT_UNDERSTOOD = "args not understood"
+    TRIGGERED = "triggered"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    BACKFILLING = "backfilling"
+    NO_SUCH_JOB = "no such job"
+    TOO_MANY = "more slots than one order may ask for"
 
 
 @value
@@ -388,6 +418,62 @@ class Order:
     command_id: str
     fence: int | None
     for_ns: int = 0
+
+
+@value
+class Trigger:
+    """Run a job now, once. at: when the operator asked; the time of its slot."""
+
+    command_id: str
+    job: str
+    at: datetime
+
+
+@value
+class Pause:
+    """Start no scheduled run of a job (None: of any) for so long; for_s None: until resumed."""
+
+    command_id: str
+    job: str | None
+    for_s: float | None = None
+
+
+@value
+class Resume:
+    """End the pause of a job (None: of all)."""
+
+    command_id: str
+    job: str | None
+
+
+@value
+class Backfill:
+    """Run the slots of [first, until) that were never run, at most `rate` of them per second."""
+
+    command_id: str
+    job: str
+    first: datetime
+    until: datetime
+    rate: float
+
+
+Asked = Trigger | Pause | Resume | Backfill
+
+
+@value
+class Errand:
+    """An order as the ledger is to carry it out, in one transaction with its answer.
+
+    job: None means all. paused_until: to what it is set, None: a pause is left alone. slots: rows
+    to write, `due`. anew: also where a slot of that time has been run.
+    """
+
+    command_id: str
+    result: CommandResult
+    job: str | None = None
+    paused_until: datetime | None = None
+    slots: tuple[Entry, ...] = ()
+    anew: bool = False
 
 
 # ------------------------------------------------------------------ what the ledger answers
@@ -425,7 +511,18 @@ class Applied:
 
     changed: bool = True
     ledger_now: datetime | None = None
-    orders: tuple[Order, ...] = ()
+    orders: tuple[Order | Asked, ...] = ()
+
+
+@value
+class Done:
+    """An errand's end. changed: False when another has answered the order, or it is gone.
+
+    rows: the slots written for it, which now wait.
+    """
+
+    changed: bool
+    rows: tuple[DueRow, ...] = ()
 
 
 @value

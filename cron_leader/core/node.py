@@ -24,6 +24,7 @@ from cron_leader.core.model import (
     Applied,
     Candidate,
     CommandResult,
+    Done,
     DueRow,
     Job,
     Past,
@@ -32,6 +33,7 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
+from cron_leader.core.orders import Desk, errand_of
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.skew import Skew
 from cron_leader.core.standing import SHUT_BY, UNRECORDED, EndReason, Limits, Phase
@@ -99,6 +101,7 @@ class Node:
         self._drain_ns: int | None = None
         self._orders: dict[str, m.StepDown] = {}
         self._obeyed: m.StepDown | None = None
+        self._desk = Desk()
         self._closing_as: EndReason | None = None
         self._exit: m.Exit | None = None
 
@@ -291,6 +294,11 @@ class Node:
                 self._on_order(event)
             case m.OrderAnswered(_, command_id, answer):
                 self._on_order_answered(command_id, answer)
+            case m.Ordered(_, order):
+                if self.phase is Phase.LEADING and self._desk.put(order):
+                    self._carry_out()
+            case m.ErrandDone(_, command_id, answer):
+                self._on_errand_done(command_id, answer)
             case _:
                 assert_never(event)
 
@@ -531,6 +539,23 @@ class Node:
             self._obeyed = self._obeyed or order
             self._wind_down()
 
+    def _carry_out(self) -> None:
+        """The next order to the jobs, with what is known now."""
+        order = self._desk.next()
+        if order is not None:
+            assert self.term is not None
+            known_to = self._dispatch.known_to
+            errand = errand_of(order, self._jobs, self._now.wall, known_to)
+            self._do(m.CarryOut(self.term, errand))
+
+    def _on_errand_done(self, command_id: str, answer: Done | Refused) -> None:
+        if self.phase is not Phase.LEADING or not self._held(answer):
+            return
+        assert isinstance(answer, Done)
+        self._desk.done(command_id)
+        self._dispatch.order(answer.rows)
+        self._carry_out()
+
     def _wind_down(self) -> None:
         """From now on no run starts in this term; those in flight are drained."""
         self.gate = replace(self.gate, stopping=True)
@@ -571,7 +596,7 @@ class Node:
         self.term = self._candidate = self._elected_at = self._doubt = None
         self._silent_ns = self._shut_ns = self._obeyed = self._closing_as = None
         self._beating = False
-        self._orders = {}
+        self._orders, self._desk = {}, Desk()
         if self._stop_ns is None:
             self._drain_ns = None
         self.gate = Gate(stopping=self._stop_ns is not None, skewed=self._skew.too_much)

@@ -16,7 +16,9 @@ from cron_leader.core.model import (
     Batch,
     Candidate,
     CommandResult,
+    Done,
     DueRow,
+    Errand,
     Finish,
     LedgerId,
     Mark,
@@ -95,6 +97,9 @@ class Ledger(Protocol):
         self, term: Term, command_id: str, result: CommandResult, now: datetime
     ) -> Applied | Refused:
         """Answer an operator's order, once; unchanged: it was another's to answer, or is gone."""
+
+    async def carry_out(self, term: Term, errand: Errand, now: datetime) -> Done | Refused:
+        """Do what an order asks of the jobs and answer it, once and in one transaction."""
 
     async def finish(self, term: Term, finish: Finish) -> Applied | Refused: ...
 

@@ -12,7 +12,9 @@ from cron_leader.core.model import (
     Batch,
     Candidate,
     CommandResult,
+    Done,
     DueRow,
+    Errand,
     Finish,
     JobRecord,
     Mark,
@@ -78,6 +80,9 @@ class GuardedLedger(ABC):
         self, term: Term, command_id: str, result: CommandResult, now: datetime
     ) -> Applied | Refused:
         return await self.write(writes.answer_order(term, command_id, result, now))
+
+    async def carry_out(self, term: Term, errand: Errand, now: datetime) -> Done | Refused:
+        return await self.write(writes.carry_out(term, errand, now))
 
     async def finish(self, term: Term, finish: Finish) -> Applied | Refused:
         return await self.write(writes.finish(term, finish))

@@ -82,9 +82,11 @@ WHERE (job, scheduled_for, command_id, attempt) IN (
 -- name: term_and_orders
 -- What operators ask of the leader comes with its heartbeat, in the same round trip. No row: the
 -- heartbeat found less than was known, and left it.
-SELECT t.fence, c.id, c.args FROM cron_leader_term AS t
+-- An order of a kind that this version does not know waits for one that does.
+SELECT t.fence, c.id, c.kind, c.args, c.at FROM cron_leader_term AS t
 LEFT JOIN cron_leader_command AS c
-    ON c.target = t.election AND c.kind = :kind AND c.done_by_fence IS NULL
+    ON c.target = t.election AND c.done_by_fence IS NULL
+    AND c.kind IN ('step-down', 'trigger', 'pause', 'resume', 'backfill')
 WHERE t.election = :election AND t.fence = :fence AND t.nonce = :nonce
     AND t.planned_to >= :planned_to
 ORDER BY c.at, c.id
@@ -128,6 +130,46 @@ WHERE id = :command_id AND target = :election AND done_by_fence IS NULL
 -- Ours is written: now, or by an earlier copy of this very statement.
 SELECT id FROM cron_leader_command
 WHERE id = :command_id AND done_by_fence = :fence AND result = :result
+
+-- An order is carried out, by what follows, and answered in one transaction: each statement looks
+-- whether it is answered already, so a late copy does nothing.
+
+-- name: pause_jobs
+-- A pause on top of one goes on from where that began.
+UPDATE cron_leader_job AS j SET paused_until = :until, paused_why = c.why,
+    paused_from = CASE WHEN j.paused_until > :now THEN j.paused_from ELSE :now END
+FROM cron_leader_command AS c
+WHERE c.id = :command_id AND c.target = :election AND c.done_by_fence IS NULL
+    AND j.election = :election AND j.retired_at IS NULL AND j.job = coalesce(:job, j.job)
+
+-- name: resume_jobs
+-- What is left says which slots lay in the pause: they are not caught up.
+UPDATE cron_leader_job AS j SET paused_until = :now
+FROM cron_leader_command AS c
+WHERE c.id = :command_id AND c.target = :election AND c.done_by_fence IS NULL
+    AND j.election = :election AND j.job = coalesce(:job, j.job) AND j.paused_until > :now
+
+-- name: put_manual (job, scheduled_for, command_id, next_at)
+-- Beside the row of the schedule, which says what became of that. Unless :anew, only where nothing
+-- of that time has ever run, or is about to.
+INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence, node, state, origin,
+    attempt, next_at)
+SELECT b.job, b.scheduled_for, b.command_id, :election, :fence, :node, 'due', 'manual', 0, b.next_at
+FROM batch AS b JOIN cron_leader_command AS c ON c.id = b.command_id
+WHERE c.target = :election AND c.done_by_fence IS NULL
+    AND (:anew = 1 OR NOT EXISTS (
+        SELECT s.state FROM cron_leader_slot AS s
+        WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for
+            AND s.state NOT IN ('missed', 'skipped')))
+ON CONFLICT DO NOTHING
+
+-- name: manual_slots (job, scheduled_for, command_id, next_at)
+-- No row: our answer is not the one that stands.
+SELECT c.id, s.job, s.scheduled_for, s.command_id, s.attempt, s.next_at
+FROM batch AS b JOIN cron_leader_command AS c ON c.id = b.command_id
+LEFT JOIN cron_leader_slot AS s ON s.job = b.job AND s.scheduled_for = b.scheduled_for
+    AND s.command_id = b.command_id AND s.fence = :fence AND s.state = 'due'
+WHERE c.done_by_fence = :fence AND c.result = :result
 
 -- ------------------------------------------------------------------ jobs
 
@@ -226,12 +268,14 @@ ON CONFLICT DO NOTHING
 -- ------------------------------------------------------------------ claims
 
 -- name: pause_new (job, scheduled_for, command_id, origin)
+-- Also a slot of the pause that only comes to its claim now. What an operator asked for runs.
 INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence, node, state, reason,
     origin, attempt, finished_at)
 SELECT b.job, b.scheduled_for, b.command_id, :election, :fence, :node, 'skipped', 'paused',
     b.origin, 0, :now
 FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.job
-WHERE j.paused_until > :now
+WHERE b.command_id = '' AND (j.paused_until > :now
+    OR (b.scheduled_for >= j.paused_from AND b.scheduled_for < j.paused_until))
 ON CONFLICT DO NOTHING
 
 -- name: claim_new (job, scheduled_for, command_id, origin, run_id)
@@ -247,7 +291,8 @@ UPDATE cron_leader_slot AS s SET state = 'skipped', reason = 'paused', finished_
 FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.job
 WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
     AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
-    AND j.paused_until > :now
+    AND b.command_id = '' AND (j.paused_until > :now
+        OR (b.scheduled_for >= j.paused_from AND b.scheduled_for < j.paused_until))
 
 -- name: claim_waiting (job, scheduled_for, command_id, seen, run_id)
 UPDATE cron_leader_slot AS s SET state = 'running', attempt = s.attempt + 1, run_id = b.run_id,

@@ -66,6 +66,7 @@ class JobRow:
     paused_until: datetime | None
     paused_why: str | None
     digest: str
+    paused_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

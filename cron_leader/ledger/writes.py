@@ -7,7 +7,6 @@ late: no step counts the rows it changed; each write reads what stands there in 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,14 +17,14 @@ from cron_leader.core.model import (
     Applied,
     Batch,
     Claim,
-    CommandKind,
     CommandResult,
+    Done,
     DueRow,
     Entry,
+    Errand,
     Finish,
     Gap,
     JobRecord,
-    Order,
     Origin,
     PutBack,
     Run,
@@ -35,6 +34,7 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
+from cron_leader.ledger.orders import done_of, errand_params, errand_rows, read_order
 from cron_leader.ledger.sql import Params, Value, to_time, to_time_or_none
 
 T = TypeVar("T")
@@ -47,9 +47,6 @@ WRITE_S = 5.0
 
 SETTLE_S = 60.0
 """The same for a takeover: it may write a hundred thousand rows."""
-
-LONGEST_AWAY_S = 30 * 86_400.0
-"""A step-down for longer than that is a misunderstanding."""
 
 TAKEOVERS = 2
 """How many times one at-least-once slot is taken over before it is left `abandoned`."""
@@ -258,10 +255,7 @@ def heartbeat(
     known: what the term's row must show at least; planned_to is not below it.
     runs: those under way, whose attempts are seen alive with it.
     """
-    params = _of_term(term, now=now) | {
-        **_planned(planned_to, known),
-        "kind": CommandKind.STEP_DOWN.value,
-    }
+    params = {**_of_term(term, now=now), **_planned(planned_to, known)}
     alive = ((*_slot(run.slot), run.run_id) for run in runs)
     steps = (
         Step("heartbeat", params),
@@ -278,21 +272,8 @@ def _planned(planned_to: datetime, known: datetime | None) -> Params:
 def _beaten(rows: Rows, ledger_now: datetime | None) -> Applied:
     """One row per order, and one without an order if there is none; no row: the term's row is gone,
     or has not come up to our planned_to: what it showed was less than we knew."""
-    orders = tuple(_order(row["id"], row["args"]) for row in rows if row["id"] is not None)
+    orders = tuple(read_order(row) for row in rows if row["id"] is not None)
     return Applied(changed=bool(rows), ledger_now=ledger_now, orders=orders)
-
-
-def _order(command_id: str, args: str) -> Order:
-    """Whatever an operator's own hand may have written there must not stop the heartbeat."""
-    try:
-        match json.loads(args):
-            case {"fence": int(fence), "for_s": int() | float() as for_s} if (
-                0 <= for_s <= LONGEST_AWAY_S
-            ):
-                return Order(command_id, fence, int(for_s * 1e9))
-    except (ValueError, RecursionError):
-        pass
-    return Order(command_id, None)
 
 
 def answer_order(
@@ -302,6 +283,26 @@ def answer_order(
     params = _of_term(term, now=now) | {"command_id": command_id, "result": result.value}
     names = ("answer_order", "order_answered")
     return Write("command", term, now, tuple(Step(n, params) for n in names), _applied)
+
+
+def carry_out(term: Term, errand: Errand, now: datetime) -> Write[Done]:
+    """What an order asks of the jobs, and its answer."""
+    params = errand_params(term, errand, now)
+    slots = tuple(_batch("manual_slots", params, errand_rows(errand)))
+    steps = (
+        *_pause(errand, params),
+        *_batch("put_manual", params, errand_rows(errand)),
+        Step("answer_order", params),
+        *(slots or (Step("order_answered", params),)),
+    )
+    return Write("command", term, now, steps, lambda rows, _: done_of(rows))
+
+
+def _pause(errand: Errand, params: Params) -> Iterable[Step]:
+    if errand.result is CommandResult.PAUSED:
+        yield Step("pause_jobs", params)
+    elif errand.result is CommandResult.RESUMED:
+        yield Step("resume_jobs", params)
 
 
 def close_term(term: Term, reason: str, now: datetime) -> Write[Applied]:

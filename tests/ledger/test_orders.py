@@ -102,10 +102,10 @@ async def test_an_answer_cut_at_any_statement_is_whole_when_sent_again(
     assert answered.changed
 
 
-async def test_orders_of_other_elections_and_kinds_are_not_brought(lab: Lab) -> None:
+async def test_orders_of_other_elections_and_of_kinds_not_known_are_not_brought(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     lab.give(order(leader.fence, id="1", target="default/1"))
-    lab.give(order(leader.fence, id="2", kind="trigger"))
+    lab.give(order(leader.fence, id="2", kind="dance"))
     assert await orders(leader) == ()
 
 

@@ -6,6 +6,9 @@ ALTER TABLE cron_leader_fence ADD COLUMN went_back_at timestamptz;
 ALTER TABLE cron_leader_fence ADD COLUMN went_back_from bigint;
 ALTER TABLE cron_leader_fence ADD COLUMN went_back text;
 
+-- Since when it is paused; with paused_until, once that has passed, the last pause there was.
+ALTER TABLE cron_leader_job ADD COLUMN paused_from timestamptz;
+
 -- For the history, newest first, and for retention, oldest first.
 CREATE INDEX cron_leader_slot_time ON cron_leader_slot (scheduled_for DESC, job, command_id);
 CREATE INDEX cron_leader_slot_fence ON cron_leader_slot (fence, scheduled_for);
