@@ -72,6 +72,13 @@ class Town:
                     return
                 await asyncio.sleep(0.02)
 
+    async def freeze(self, node: str) -> datetime:
+        """Freeze its whole tree; not while it holds SQLite's write lock."""
+        path = self.ledger.removeprefix("sqlite:///")
+        if path == self.ledger:
+            return self.fleet.freeze(node)
+        return await self.fleet.freeze_between_writes(node, Path(path))
+
     async def says(
         self, event: str, *, since: datetime, within_s: float = SOON_S, **fields: object
     ) -> Line:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cron_leader.demo.fleet import Fleet, Line, Stalled
+from cron_leader.demo.fleet import FREEZE_TRIES, Fleet, Line, Stalled, write_locked
 
 NODES = ("a", "b", "c")
 TTL_S = 3
@@ -21,7 +20,6 @@ HELD_JOB = "held"
 HELD_S = 1.5
 STEADY_SLOTS = 5
 AFTER_SLOTS = 2
-FREEZE_TRIES = 3
 PATIENCE_S = 12.0
 
 
@@ -155,23 +153,10 @@ async def _freeze_in_flight(stage: Stage) -> tuple[datetime, int]:
             within_s=PATIENCE_S,
         )
         frozen = stage.fleet.freeze(stage.leader)
-        if not await asyncio.to_thread(_write_locked, stage.ledger):
+        if not await asyncio.to_thread(write_locked, stage.ledger):
             return frozen, tries
         stage.fleet.thaw(stage.leader)
     raise Stalled(f"the freeze caught SQLite's write lock {FREEZE_TRIES} times")
-
-
-def _write_locked(ledger: Path) -> bool:
-    """Whether somebody holds SQLite's write lock for longer than a write takes."""
-    db = sqlite3.connect(ledger, timeout=0.5, isolation_level=None)
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("ROLLBACK")
-    except sqlite3.OperationalError:
-        return True
-    finally:
-        db.close()
-    return False
 
 
 async def _succeed(stage: Stage, new: Line, *, revive: str | None = None) -> None:

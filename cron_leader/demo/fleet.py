@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from cron_leader.errors import CronLeaderError
 START_S = 10.0
 STOP_S = 10.0
 LONGEST_LINE = 1 << 20
+FREEZE_TRIES = 5
 
 _RUN = "import sys; from cron_leader.cli import main; sys.exit(main())"
 
@@ -221,12 +223,36 @@ class Fleet:
         node.frozen = processes.freeze(node.process.pid)
         return datetime.now(UTC)
 
+    async def freeze_between_writes(self, name: str, ledger: Path) -> datetime:
+        """The same, but not inside a SQLite transaction, which would hold everybody up until it
+        woke: the price of SQLite, and not what a freeze is to show. Raises Stalled."""
+        for _ in range(FREEZE_TRIES):
+            frozen = self.freeze(name)
+            if not await asyncio.to_thread(write_locked, ledger):
+                return frozen
+            self.thaw(name)
+            await asyncio.sleep(0.1)
+        raise Stalled(f"the freeze caught SQLite's write lock {FREEZE_TRIES} times")
+
     def thaw(self, name: str) -> datetime:
         node = self._nodes[name]
         at = datetime.now(UTC)
         processes.thaw(node.frozen)
         node.frozen = ()
         return at
+
+
+def write_locked(ledger: Path) -> bool:
+    """Whether somebody holds SQLite's write lock for longer than a write takes."""
+    db = sqlite3.connect(ledger, timeout=0.5, isolation_level=None)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return True
+    finally:
+        db.close()
+    return False
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:

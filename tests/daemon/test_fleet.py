@@ -151,7 +151,7 @@ async def test_a_follower_frozen_past_its_ttl_never_leads_with_its_dead_key(town
     await town.lead("a")
     await town.follow("b")
     dead = (await town.line_of(2))[1]
-    town.fleet.freeze("b")
+    await town.freeze("b")
     async with town.hand() as hand:
         await hand.until_gone(dead)
     since = town.fleet.signal("a", signal.SIGTERM)

@@ -183,7 +183,7 @@ async def test_a_restored_snapshot_revives_a_frozen_leaders_key_and_it_does_not_
         old = await place.lead("a")
         snapshot = store.save()
         await _grow(place)
-        place.fleet.freeze("a")
+        await place.freeze("a")
         newer = await place.lead("c")
         since = now()
         store.restore(snapshot)
@@ -209,7 +209,7 @@ async def test_a_restored_snapshot_revives_a_frozen_followers_key_and_its_raise_
         b = (await place.survey()).candidates[1]
         snapshot = store.save()
         await _grow(place)
-        place.fleet.freeze("b")
+        await place.freeze("b")
         async with place.hand() as hand:
             await hand.until_gone((await place.keys())[1])
         await place.follow("c")

@@ -90,7 +90,7 @@ async def _its_daemon_is_killed(place: Town, old: str, new: str) -> None:
 async def _it_is_frozen_and_wakes(place: Town, old: str, new: str) -> None:
     last = place.fleet.timeline.last("gate.opened", node=old)
     assert last is not None
-    since = place.fleet.freeze(old)
+    since = await place.freeze(old)
     await place.says("gate.opened", since=since, node=new)
     thawed = place.fleet.thaw(old)
     await place.says("term.campaigning", since=thawed, node=old)

@@ -34,6 +34,10 @@ class Terminals:
     folder: Path
     lead: Line
 
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "cron-leader.db"
+
     def third(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*PROGRAM, *words], cwd=self.folder, env=self.environ, capture_output=True, text=True
@@ -89,7 +93,7 @@ async def test_kill_9_of_both_costs_the_ttl(terminals: Terminals) -> None:
 
 
 async def test_a_frozen_leader_wakes_deposed_and_gets_in_line_again(terminals: Terminals) -> None:
-    frozen = terminals.fleet.freeze("a")
+    frozen = await terminals.fleet.freeze_between_writes("a", terminals.ledger)
     assert (await terminals.fleet.leader(since=frozen, within_s=TTL_S + 5)).node == "b"
     thawed = terminals.fleet.thaw("a")
     seen = terminals.fleet.timeline

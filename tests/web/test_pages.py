@@ -93,7 +93,7 @@ async def test_a_successor_counts_the_time_that_nobody_led(town: Town) -> None:
         await successor.start("lease.granted")
         before = await successor.metrics()
         assert (before["gate_open"], before["leaderless_seconds_total"]) == (0, 0)
-        frozen = town.fleet.freeze("a")
+        frozen = await town.freeze("a")
         opened = (await successor.fleet.leader(since=frozen, within_s=20)).at
         after = await successor.counts("leaderless_seconds_total")
         gone_s = (opened - frozen).total_seconds()
