@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cron_leader.config import Config
-from cron_leader.ledger.views import FenceRow, Reader, SlotRow, TermRow
+from cron_leader.core.orders import UNTIL_RESUMED
+from cron_leader.ledger.views import FenceRow, JobRow, Reader, SlotRow, TermRow
 
 if TYPE_CHECKING:
     from cron_leader.etcd.survey import Standing, Survey
@@ -24,13 +25,14 @@ Fact = Mapping[str, Any]
 class LedgerView:
     """term: the newest one of the election, ended or not. last: the newest slot of each job.
 
-    fence None: nobody has led yet.
+    fence None: nobody has led yet. paused: the jobs that were paused when it was read.
     """
 
     ledger_id: str
     term: TermRow | None
     last: Mapping[str, SlotRow]
     fence: FenceRow | None
+    paused: Mapping[str, JobRow]
 
 
 def read_ledger(reader: Reader, election: str) -> LedgerView:
@@ -41,6 +43,7 @@ def read_ledger(reader: Reader, election: str) -> LedgerView:
         term=terms[0] if terms else None,
         last=reader.last_slots(),
         fence=reader.fence_row(election),
+        paused={row.job: row for row in reader.paused(datetime.now(UTC))},
     )
 
 
@@ -133,9 +136,19 @@ def _jobs(config: Config, ledger: LedgerView | None, now: datetime) -> list[Fact
             "job": job.name,
             "last": slot_fact(last[job.name]) if job.name in last else None,
             "next": job.schedule.next_after(now),
+            "paused": _paused(ledger, job.name, now),
         }
         for job in config.jobs
     ]
+
+
+def _paused(ledger: LedgerView | None, job: str, now: datetime) -> Fact | None:
+    """until None: until it is resumed."""
+    row = ledger.paused.get(job) if ledger else None
+    if row is None or row.paused_until is None or row.paused_until <= now:
+        return None
+    until = None if row.paused_until == UNTIL_RESUMED else row.paused_until
+    return {"since": row.paused_from, "until": until, "why": row.paused_why}
 
 
 def slot_fact(slot: SlotRow) -> dict[str, Any]:

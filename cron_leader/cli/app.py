@@ -11,16 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from cron_leader.cli import (
+    backfill,
     crontab,
     database,
     demo,
     fence,
     handover,
     output,
+    pause,
     setup,
     state,
     terms,
     times,
+    trigger,
     why,
 )
 from cron_leader.cli import run as runner
@@ -97,6 +100,10 @@ app.command()(state.status)
 app.command()(state.history)
 app.command()(why.why)
 app.command()(terms.terms)
+app.command()(trigger.trigger)
+app.command()(pause.pause)
+app.command()(pause.resume)
+app.command()(backfill.backfill)
 app.command(name="step-down")(handover.step_down)
 app.add_typer(fence.app, name="fence")
 app.add_typer(database.app, name="db")

@@ -6,11 +6,8 @@ not obey it. Not promised: that somebody else is still in line by the time the l
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import secrets
-import socket
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from cron_leader import config as configuration
+from cron_leader import control
 from cron_leader.cli import output, setup
 from cron_leader.cli.lookup import Found, look, reader_of
 from cron_leader.config import Config
@@ -128,22 +126,14 @@ def _aim(config: Config, found: Found, *, force: bool) -> Aim:
 
 def _command(aim: Aim, away_ns: int, why: str | None) -> CommandRow:
     return CommandRow(
-        id=secrets.token_hex(16),
+        id=control.new_key(),
         kind=CommandKind.STEP_DOWN.value,
         target=aim.election,
         args=json.dumps({"for_s": away_ns / NS, "fence": aim.fence}),
-        who=_who(),
+        who=control.who(),
         why=why,
         at=datetime.now(UTC),
     )
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no such user: an arbitrary uid in a container
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 # ------------------------------------------------------------------ what became of it

@@ -123,8 +123,17 @@ def _job_row(fact: Fact, now: datetime) -> Row:
         fact["job"],
         output.when(last["scheduled_for"]) if last else "-",
         state,
-        output.when(fact["next"], now=now),
+        _next(fact, now),
     )
+
+
+def _next(fact: Fact, now: datetime) -> str | Text:
+    paused = fact["paused"]
+    if paused is None:
+        return output.when(fact["next"], now=now)
+    until = "until resumed" if paused["until"] is None else f"until {output.when(paused['until'])}"
+    why = f": {output.one_line(paused['why'], 40)}" if paused["why"] else ""
+    return output.styled((f"paused {until}{why}", "yellow"))
 
 
 # ------------------------------------------------------------------ history

@@ -3,6 +3,7 @@ refused, and what operators asked for around it; from the ledger and the configu
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -365,8 +366,19 @@ def _ordered(orders: Iterable[CommandRow]) -> Iterator[str]:
         result = order.result or "not answered"
         yield (
             f"At {output.when(order.at)} {order.who} ordered {order.kind} of "
-            f"{order.target}{reason}: {result}."
+            f"{_aim(order)}{reason}: {result}."
         )
+
+
+def _aim(order: CommandRow) -> str:
+    """The job it names, else the election."""
+    try:
+        match json.loads(order.args):
+            case {"job": str(job)}:
+                return job
+    except ValueError:  # written by hand
+        pass
+    return order.target
 
 
 def _when(word: str, at: datetime | None) -> str:

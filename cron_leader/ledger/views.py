@@ -144,6 +144,8 @@ class CommandRow:
     result: str | None = None
 
 
+MOST_PAUSED = 100_000
+
 TROUBLE = (
     State.FAILED,
     State.TIMED_OUT,
@@ -288,6 +290,11 @@ class Reader:
             columns = zip(*rows, strict=True) if rows else [()] * len(query.columns)
             given = {n: list(c) for n, c in zip(query.columns, columns, strict=True)}
         return self._database.run(query.text, given)
+
+    def paused(self, now: datetime) -> tuple[JobRow, ...]:
+        """The jobs in a pause."""
+        conditions = ["paused_until > :now"]
+        return self._find(JobRow, "cron_leader_job", conditions, {"now": now}, "job", MOST_PAUSED)
 
     def slots_at(self, job: str, at: datetime) -> tuple[SlotRow, ...]:
         """The scheduled slot of that time, and what operators asked for at it."""
