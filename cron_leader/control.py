@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from cron_leader.core.model import Asked, CommandResult
+from cron_leader.core.model import Asked, CommandResult, Trigger
 from cron_leader.errors import CronLeaderError
 from cron_leader.ledger.orders import args_of
 from cron_leader.ledger.views import CommandRow, Reader
@@ -54,7 +54,7 @@ def who() -> str:
 
 
 def command_of(asked: Asked, election: str, *, why: str | None) -> CommandRow:
-    """The row of an order given now."""
+    """The row of an order given now; a trigger's carries the time of its slot."""
     return CommandRow(
         id=asked.command_id,
         kind=type(asked).__name__.lower(),
@@ -62,7 +62,7 @@ def command_of(asked: Asked, election: str, *, why: str | None) -> CommandRow:
         args=args_of(asked),
         who=who(),
         why=why,
-        at=datetime.now(UTC),
+        at=asked.at if isinstance(asked, Trigger) else datetime.now(UTC),
     )
 
 

@@ -275,6 +275,8 @@ class Dispatch:
         for gap in batch.gaps:
             self._out.append(_missed(gap))
         for claim in batch.claims:
+            if claim.run_id in answer.paused:
+                self._out.append(_ended(Entry(claim.slot, State.SKIPPED, Reason.PAUSED)))
             self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, gate_open)
 
     def _recorded(self, entry: Entry) -> None:

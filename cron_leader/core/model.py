@@ -496,9 +496,13 @@ class Refused:
 
 @value
 class Taken:
-    """Answer to a Batch: run_id -> attempt for every claim won; a run_id not there was not won."""
+    """Answer to a Batch: run_id -> attempt for every claim won; a run_id not there was not won.
+
+    paused: claims whose slot is `skipped`, its job being paused.
+    """
 
     attempts: Mapping[str, int]
+    paused: frozenset[str] = frozenset()
 
 
 @value

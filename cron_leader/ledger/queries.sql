@@ -312,10 +312,12 @@ WHERE s.run_id = b.run_id AND s.state = 'running'
 ON CONFLICT DO NOTHING
 
 -- name: claims_won (job, scheduled_for, command_id, run_id)
-SELECT s.run_id, s.attempt
+-- And those that a pause has skipped.
+SELECT b.run_id, s.attempt, s.state
 FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
     AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
 WHERE s.run_id = b.run_id AND s.state = 'running'
+    OR s.state = 'skipped' AND s.reason = 'paused' AND s.finished_at = :now
 
 -- ------------------------------------------------------------------ the end of a run
 

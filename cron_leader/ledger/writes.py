@@ -179,7 +179,8 @@ def _claims(of_term: Params, claims: Sequence[Claim]) -> Iterable[Step]:
 
 
 def _taken(rows: Rows, _: datetime | None) -> Taken:
-    return Taken({row["run_id"]: row["attempt"] for row in rows})
+    won = {row["run_id"]: row["attempt"] for row in rows if row["state"] == State.RUNNING}
+    return Taken(won, frozenset(row["run_id"] for row in rows) - won.keys())
 
 
 def _entries(of_term: Params, entries: Sequence[Entry], now: datetime) -> Iterable[Step]:

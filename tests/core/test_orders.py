@@ -215,3 +215,18 @@ def test_what_is_asked_for_is_paced_by_its_own_time() -> None:
     done(d, trigger(), DueRow(slot, 0, Origin.MANUAL, T0 + timedelta(seconds=2)))
     assert not d.all(m.Take)
     assert d.node.wake_wall() == T0 + timedelta(seconds=2)
+
+
+def test_a_slot_that_a_pause_has_skipped_is_told_and_the_next_one_is_claimed() -> None:
+    d = Driver().lead()
+    d.after(1)
+    take = d.asked(m.Take)
+    paused = frozenset(claim.run_id for claim in take.batch.claims)
+    d.step(m.BatchAnswered(d.nonce, take.batch, Taken({}, paused)))
+    assert d.told("slot.skipped") == {
+        "job": "beat",
+        "scheduled_for": T0 + timedelta(seconds=1),
+        "reason": "paused",
+    }
+    d.after(1)
+    assert d.asked(m.Take).batch.claims

@@ -306,7 +306,7 @@ async def test_a_paused_job_is_skipped_inside_the_claim(lab: Lab, seen: int | No
     leader = await lab.leader(past=settlement(entries=due))
     lab.sql("UPDATE cron_leader_job SET paused_until = '2026-03-01T13:00:00.000000Z'")
     for _ in range(2):
-        assert await leader.take(Claim(slot(), "run-1", seen)) == Taken({})
+        assert await leader.take(Claim(slot(), "run-1", seen)) == Taken({}, frozenset({"run-1"}))
     row = lab.slot(slot())
     assert row is not None
     assert (row.state, row.reason, row.attempt) == ("skipped", "paused", 0)
