@@ -1,4 +1,4 @@
-"""`python -m chaos`: run a scenario, run the canaries, or judge a history again."""
+"""`python -m chaos`: run a scenario, run the canaries, judge a history again, or draw it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos import checks, cuts, op
+from chaos import checks, cuts, op, report
 from chaos.canaries import CANARIES, table
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
@@ -45,8 +45,17 @@ def _do(args: argparse.Namespace) -> int:
             return 0
         case "canary":
             return _canaries([args.name] if args.name else list(CANARIES))
+        case "report":
+            print(_draw(args.folder))
+            return 0
         case _:
             return _show(judge(op.load(args.history)))
+
+
+def _draw(folder: Path) -> Path:
+    """The page, with what was found at the run, or else found now."""
+    findings = report.kept(folder) or judge(op.load(folder / "history.jsonl"))
+    return report.write(folder, findings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
     check = commands.add_parser("check", help="judge a history.jsonl again")
     check.add_argument("history", type=Path)
+    drawn = commands.add_parser(
+        "report", help="draw a run: report.html and report.svg in its folder"
+    )
+    drawn.add_argument("folder", type=Path, help="where the run left its history.jsonl")
     return parser
 
 
@@ -104,7 +117,9 @@ def _cut(series: Series) -> int:
 def _run(order: Order) -> int:
     """Outside: the same command inside new namespaces. Inside: play and judge."""
     if contain.contained():
-        return _show(run(order).findings)
+        status = _show(run(order).findings)
+        print(f"report: {_draw(order.out)}", flush=True)
+        return status
     title = f"{order.scenario} ({order.variant})" + ((order.canary and f" + {order.canary}") or "")
     print(f"{title}: {order.out}", flush=True)
     return _enter(order.out, *_words(order))
