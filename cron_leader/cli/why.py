@@ -324,7 +324,7 @@ def _because(reason: str | None) -> str:
 
 
 IN_WORDS: Mapping[str, str] = {
-    Reason.OVERLAP: "the previous run still went",
+    Reason.OVERLAP: "another run of its job went at that time",
     Reason.BLACKOUT: "it lies in a blackout",
     Reason.PAUSED: "the job was paused",
     Reason.LIMIT: "there was more to do than a limit allows",

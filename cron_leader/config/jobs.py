@@ -17,10 +17,14 @@ from cron_leader.core.model import (
     Isolation,
     Job,
     OnLostLeadership,
+    Overlap,
     PythonSpec,
     RunnableSpec,
     ShellSpec,
+    WhenFull,
 )
+
+_SIDE_BY_SIDE = (Overlap.QUEUE, Overlap.ALLOW)
 
 Values = Mapping[str, Any]
 Report = Callable[[str, str], None]
@@ -75,6 +79,10 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
     limit = values.get("start_within")
     if limit is not None and values.get("jitter", 0) >= limit > 0:
         report("jitter", "must be shorter than start_within, or slots are missed by their own time")
+    if "max_parallel" in values and values.get("overlap") not in _SIDE_BY_SIDE:
+        report(
+            "max_parallel", 'goes with overlap = "queue" or "allow"; else it is one; leave it out'
+        )
     if schedule is None or spec is None or len(problems) > before:
         return None
     return Job(name=values["name"], schedule=schedule, spec=spec, **_options(values, base))
@@ -88,6 +96,10 @@ def _options(values: Values, base: Path) -> dict[str, Any]:
         "drain": ("drain_s", _seconds),
         "start_within": ("start_within_s", _seconds),
         "jitter": ("jitter_s", _seconds),
+        "overlap": ("overlap", Overlap),
+        "max_parallel": ("max_parallel", int),
+        "queue_limit": ("queue_limit", int),
+        "when_full": ("when_full", WhenFull),
         "catchup": ("catchup", Catchup),
         "catchup_limit": ("catchup_limit", int),
         "delivery": ("delivery", Delivery),

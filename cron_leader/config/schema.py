@@ -19,7 +19,15 @@ from pydantic_core import core_schema as cs
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
 from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate
-from cron_leader.core.model import Catchup, Delivery, Isolation, OnLostLeadership, Rollback
+from cron_leader.core.model import (
+    Catchup,
+    Delivery,
+    Isolation,
+    OnLostLeadership,
+    Overlap,
+    Rollback,
+    WhenFull,
+)
 from cron_leader.core.schedule import DstFold, DstGap
 
 Schema = cs.CoreSchema
@@ -179,7 +187,10 @@ JOB: Mapping[str, Schema] = {
     "timeout": _POSITIVE,
     "grace": _DURATION,
     "drain": _DURATION,
-    "overlap": _one_of("skip"),
+    "overlap": _one_of(*Overlap),
+    "max_parallel": _whole(1, 100_000),
+    "queue_limit": _whole(1, 100_000),
+    "when_full": _one_of(*WhenFull),
     "catchup": _one_of(*Catchup),
     "catchup_limit": _whole(1, 100_000),
     "start_within": _after(_start_within),

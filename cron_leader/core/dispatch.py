@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -49,7 +49,7 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
-from cron_leader.core.plan import Agenda, backlog, start_of
+from cron_leader.core.plan import Agenda, backlog, held_to, start_of
 from cron_leader.core.schedule import EPOCH
 
 ON_TIME = timedelta(seconds=1)
@@ -208,6 +208,8 @@ class Dispatch:
             sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
         elif _too_late(job, row, now):
             sheet.end(row, State.MISSED, Reason.LATE)
+        elif until := held_to(job, row, now.wall):
+            self._wait(replace(row, next_at=until))
         elif self._active(job.name) and _is_jittered(job, row):
             sheet.end(row, State.SKIPPED, Reason.OVERLAP)
         elif self._active(job.name):
@@ -552,7 +554,7 @@ def _how(finish: Finish) -> dict[str, object]:
 def _missed_before(settled: Settlement) -> list[Emit]:
     """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum."""
     missed = [_ended(entry) for entry in settled.entries if entry.state is State.MISSED]
-    missed += [_missed(gap) for gap in settled.gaps]
+    missed += [_missed(gap) for gap in settled.gaps if gap.state is State.MISSED]
     rest = sum(int(str(emit.fields.get("slots", 1))) for emit in missed[MOST_TOLD:])
     return missed[:MOST_TOLD] + ([Emit("slot.missed", {"slots": rest})] if rest else [])
 
@@ -573,7 +575,7 @@ def _missed(gap: Gap) -> Emit:
         "slots": gap.slots,
         "reason": gap.reason,
     }
-    return Emit("slot.missed", fields)
+    return Emit("slot.missed" if gap.state is State.MISSED else "slot.skipped", fields)
 
 
 def _ms(delta: timedelta) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cron_leader.core.value import value
 
 if TYPE_CHECKING:
+    from cron_leader.core.blackout import Blackout
     from cron_leader.core.schedule import Schedule
 
 
@@ -146,6 +147,7 @@ class Job:
     catchup_limit: int = 100
     start_within_s: float | None = None
     jitter_s: float = 0.0
+    blackout: Blackout | None = None
     delivery: Delivery = Delivery.AT_MOST_ONCE
     on_lost_leadership: OnLostLeadership = OnLostLeadership.KILL
     isolation: Isolation = Isolation.PROCESS
@@ -273,13 +275,15 @@ class Entry:
 
 @value
 class Gap:
-    """A stretch of `slots` > 10 missed slots of one job with one reason, ends inclusive."""
+    """A stretch of `slots` > 10 slots of a job, missed or skipped for one reason; ends inclusive.
+    """
 
     job: str
     first: datetime
     last: datetime
     slots: int
     reason: Reason
+    state: State = State.MISSED
 
 
 @value

@@ -1,4 +1,4 @@
-"""Which slots fall due, which were missed and why: policy over schedules, as data.
+"""Which slots fall due, which were missed or skipped and why: policy over schedules, as data.
 
 `backlog` sorts the slots of one job in a stretch of time by the job's catch-up policy; `Agenda`
 says whose turn it is. Neither goes through missed slots one by one: a job of 10 a second that was
@@ -15,13 +15,14 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from cron_leader.core.model import Catchup, Entry, Gap, Job, Reason, SlotKey, State
+from cron_leader.core.blackout import Stretch, stretches
+from cron_leader.core.model import Catchup, DueRow, Entry, Gap, Job, Origin, Reason, SlotKey, State
 
 if TYPE_CHECKING:
     from cron_leader.core.schedule import Schedule
 
 LONGEST_LISTED = 10
-"""A longer stretch of missed slots is one gap row; a shorter one has a row for each slot."""
+"""A longer stretch of slots without a run is one gap row; a shorter one has a row for each."""
 
 _TICK = timedelta.resolution
 
@@ -30,8 +31,9 @@ _TICK = timedelta.resolution
 class Backlog:
     """The slots of one job in a stretch of time: each is due, an entry, or inside a gap.
 
-    due: ascending, and later than everything missed. entries: `missed`, ascending.
-    gaps: at most one for each reason, ascending.
+    due: ascending, and later than everything missed. entries: `missed`, or `skipped` for a
+    blackout, ascending. gaps: at most one for each reason on each side of an end of a blackout;
+    none reaches over another.
     """
 
     due: tuple[datetime, ...] = ()
@@ -49,10 +51,10 @@ def backlog(
 ) -> Backlog:
     """What becomes of the slots in (since, now]; empty when the clock was set back before since.
 
-    Those up to `lost_to` are missed: the ledger went back, and they may have been run already.
-    Slots older than `start_within` are missed as late, whatever the policy. Of the others,
-    `latest` keeps the newest and `all` the newest `catchup_limit`; `none` keeps what is at most
-    `on_time` old.
+    Those in a blackout are skipped. Of the others, those up to `lost_to` are missed: the ledger
+    went back, and they may have been run already. Slots older than `start_within` are missed as
+    late, whatever the policy. Of the rest, `latest` keeps the newest and `all` the newest
+    `catchup_limit`; `none` keeps what is at most `on_time` old.
     """
     lost = Backlog()
     if lost_to is not None and since < lost_to:
@@ -63,28 +65,36 @@ def backlog(
     missed_to = due[0] - _TICK if due else now
     late = _missed(job, Reason.LATE, since, fresh_from)
     rest = _missed(job, reason, fresh_from, missed_to)
-    return Backlog(
-        due, lost.entries + late.entries + rest.entries, lost.gaps + late.gaps + rest.gaps
-    )
+    dark = _missed(job, None, missed_to, now) if job.blackout else Backlog()
+    parts = (lost, late, rest, dark)
+    entries = tuple(entry for part in parts for entry in part.entries)
+    return Backlog(due, entries, tuple(gap for part in parts for gap in part.gaps))
 
 
 def start_of(job: Job, at: datetime) -> datetime:
-    """When a slot's run is to start: up to `jitter` late, and before the next slot.
+    """When a slot's run is to start: up to `jitter` late, before the next slot and any blackout.
 
     Drawn by a hash of the job's name and the slot, so that it is the same on each node.
     """
     if not job.jitter_s:
         return at
-    after = job.schedule.next_after(at)
-    most = timedelta(seconds=job.jitter_s)
-    most = most if after is None else min(most, after - at)
+    ends = (job.schedule.next_after(at), job.blackout and job.blackout.clear_to(at))
+    most = min([timedelta(seconds=job.jitter_s), *(end - at for end in ends if end)])
     digest = hashlib.sha256(f"{job.name} {at.isoformat()}".encode()).digest()
     return at + int.from_bytes(digest[:8], "big") * (most // _TICK) // (1 << 64) * _TICK
 
 
+def held_to(job: Job, row: DueRow, now: datetime) -> datetime | None:
+    """The end of the blackout that a waiting row may not start in; None: it may, if it is one that
+    an operator asked for, or if there is none."""
+    if job.blackout is None or row.origin is Origin.MANUAL:
+        return None
+    return job.blackout.until(now)
+
+
 def policy_of(job: Job) -> Hashable:
     """All of a job that `backlog` looks at, but for its name: equal ones have equal backlogs."""
-    return job.schedule, job.catchup, job.catchup_limit, job.start_within_s
+    return job.schedule, job.catchup, job.catchup_limit, job.start_within_s, job.blackout
 
 
 def renamed(found: Backlog, name: str) -> Backlog:
@@ -93,7 +103,9 @@ def renamed(found: Backlog, name: str) -> Backlog:
         Entry(SlotKey(name, entry.slot.scheduled_for), entry.state, entry.reason)
         for entry in found.entries
     )
-    gaps = tuple(Gap(name, gap.first, gap.last, gap.slots, gap.reason) for gap in found.gaps)
+    gaps = tuple(
+        Gap(name, gap.first, gap.last, gap.slots, gap.reason, gap.state) for gap in found.gaps
+    )
     return Backlog(found.due, entries, gaps)
 
 
@@ -110,19 +122,23 @@ def _due(
 ) -> tuple[tuple[datetime, ...], Reason]:
     """The slots of (since, now] to run, ascending, and the reason why older ones are missed."""
     if job.catchup is Catchup.LATEST:
-        return _newest(job.schedule, since, now, 1), Reason.COALESCED
+        return _newest(job, since, now, 1), Reason.COALESCED
     if job.catchup is Catchup.ALL:
-        return _newest(job.schedule, since, now, job.catchup_limit), Reason.LIMIT
+        return _newest(job, since, now, job.catchup_limit), Reason.LIMIT
     punctual = max(since, now - on_time - _TICK)
-    return _newest(job.schedule, punctual, now, None), Reason.NO_LEADER
+    return _newest(job, punctual, now, None), Reason.NO_LEADER
 
 
-def _newest(
-    schedule: Schedule, since: datetime, now: datetime, limit: int | None
-) -> tuple[datetime, ...]:
-    """The last `limit` slots of (since, now], ascending; all of them if None."""
-    newest = takewhile(lambda at: at > since, _backwards(schedule, now))
+def _newest(job: Job, since: datetime, now: datetime, limit: int | None) -> tuple[datetime, ...]:
+    """The last `limit` slots of (since, now] in no blackout, ascending; all of them if None."""
+    parts = reversed([*stretches(job.blackout, since, now)])
+    newest = (at for part in parts if not part.dark for at in _latest(job.schedule, part))
     return tuple(islice(newest, limit))[::-1]
+
+
+def _latest(schedule: Schedule, part: Stretch) -> Iterator[datetime]:
+    """The slots of a stretch, descending."""
+    return takewhile(lambda at: at > part.after, _backwards(schedule, part.upto))
 
 
 def _backwards(schedule: Schedule, upto: datetime) -> Iterator[datetime]:
@@ -132,18 +148,31 @@ def _backwards(schedule: Schedule, upto: datetime) -> Iterator[datetime]:
         at = schedule.prev_before(at)
 
 
-def _missed(job: Job, reason: Reason, after: datetime, upto: datetime) -> Backlog:
-    """The slots of (after, upto], all missed for one reason: an entry each, or one gap."""
-    first = job.schedule.next_after(after)
-    if first is None or first > upto:
+def _missed(job: Job, reason: Reason | None, after: datetime, upto: datetime) -> Backlog:
+    """The slots of (after, upto] as missed for a reason (None: they have a run), but for those in
+    a blackout, which are skipped."""
+    parts = [
+        _without_run(job, part, reason)
+        for part in stretches(job.blackout, after, upto)
+        if part.dark or reason
+    ]
+    entries = tuple(entry for part in parts for entry in part.entries)
+    return Backlog(entries=entries, gaps=tuple(gap for part in parts for gap in part.gaps))
+
+
+def _without_run(job: Job, part: Stretch, reason: Reason | None) -> Backlog:
+    """The slots of a stretch: an entry each, or one gap."""
+    state, why = (State.SKIPPED, Reason.BLACKOUT) if part.dark else (State.MISSED, reason)
+    first = job.schedule.next_after(part.after)
+    if first is None or first > part.upto:
         return Backlog()
-    slots = job.schedule.count(after, upto)
+    slots = job.schedule.count(part.after, part.upto)
     if slots > LONGEST_LISTED:
-        last = next(_backwards(job.schedule, upto))
-        return Backlog(gaps=(Gap(job.name, first, last, slots, reason),))
-    times = _newest(job.schedule, after, upto, slots)
-    entries = (Entry(SlotKey(job.name, at), State.MISSED, reason) for at in times)
-    return Backlog(entries=tuple(entries))
+        last = next(_backwards(job.schedule, part.upto))
+        assert why is not None
+        return Backlog(gaps=(Gap(job.name, first, last, slots, why, state),))
+    times = [*_latest(job.schedule, part)][::-1]
+    return Backlog(entries=tuple(Entry(SlotKey(job.name, at), state, why) for at in times))
 
 
 class Agenda:

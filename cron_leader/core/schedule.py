@@ -39,7 +39,9 @@ __all__ = [
     "ScheduleError",
     "Union",
     "clock_changes",
+    "instant_of",
     "parse_cron",
+    "zone_named",
     "zone_of",
 ]
 
@@ -272,7 +274,7 @@ class Bounded:
 
 def clock_changes(zone: str, after: datetime, upto: datetime) -> tuple[datetime, ...]:
     """The instants in (after, upto] at which a zone's offset changes, ascending."""
-    return _changes_between(_find_zone(zone), after, upto)
+    return _changes_between(zone_named(zone), after, upto)
 
 
 def zone_of(schedule: Schedule) -> str:
@@ -308,7 +310,7 @@ class _Clock:
 
 @lru_cache(maxsize=4096)
 def _clock(zone: str, gap_runs: bool, twice: bool) -> _Clock:
-    return _Clock(_find_zone(zone), gap_runs, twice)
+    return _Clock(zone_named(zone), gap_runs, twice)
 
 
 # Answers are remembered: jobs by the thousand share few schedules, and a leader asks all of them
@@ -344,9 +346,9 @@ def _count(fields: CronFields, clock: _Clock, after: datetime, upto: datetime) -
 
 
 def _fixed_after(fields: CronFields, clock: _Clock, t: datetime) -> datetime | None:
-    # `_instant` never falls as local times rise, so the first one that passes t is the next slot.
+    # `instant_of` never falls as local times rise, so the first one that passes t is the next slot.
     local = fields.after(_local(clock.zone, t))
-    while (at := _instant(clock.zone, local)) <= t or not _fires(clock, local, at):
+    while (at := instant_of(clock.zone, local)) <= t or not _fires(clock, local, at):
         if at - t > _HORIZON:  # a time that every spring leaves out
             return None
         local = fields.after(local)
@@ -358,7 +360,7 @@ def _fixed_before(fields: CronFields, clock: _Clock, t: datetime) -> datetime | 
     # start from what the clock would show, had it not been set back.
     first_half = t.astimezone(clock.zone).replace(fold=0)
     local = fields.before(_shifted(t, _utcoffset(first_half)))
-    while (at := _instant(clock.zone, local)) >= t or not _fires(clock, local, at):
+    while (at := instant_of(clock.zone, local)) >= t or not _fires(clock, local, at):
         if t - at > _HORIZON:
             return None
         local = fields.before(local)
@@ -385,7 +387,7 @@ def _fixed_count(fields: CronFields, clock: _Clock, first: datetime, last: datet
     return count
 
 
-def _instant(zone: ZoneInfo, local: datetime) -> datetime:
+def instant_of(zone: ZoneInfo, local: datetime) -> datetime:
     """When the clock first showed a local time, or jumped over it."""
     at = local.replace(tzinfo=zone).astimezone(UTC)
     if _local(zone, at) == local:
@@ -458,7 +460,8 @@ _STRIDES = 120
 _BLOCK = _STRIDES * _STRIDE
 
 
-def _find_zone(name: str) -> ZoneInfo:
+def zone_named(name: str) -> ZoneInfo:
+    """The zone of that name; ScheduleError with the nearest one if there is none."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # not there, not a key, a folder

@@ -253,7 +253,7 @@ FROM batch AS b
 WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
     AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
 
--- name: new_gaps (job, first, last, slots, reason)
+-- name: new_gaps (job, first, last, slots, state, reason)
 -- A slot with a row of its own is explained by that, and not counted: a leader may have committed
 -- rows beyond its planned_to, behind a batch that was lost.
 INSERT INTO cron_leader_gap (job, "first", "last", slots, state, reason, fence)
@@ -261,7 +261,7 @@ SELECT b.job, b."first", b."last", b.slots - (
         SELECT count(*) FROM cron_leader_slot AS s
         WHERE s.job = b.job AND s.scheduled_for >= b."first" AND s.scheduled_for <= b."last"
             AND s.command_id = ''
-    ), 'missed', b.reason, :fence FROM batch AS b
+    ), b.state, b.reason, :fence FROM batch AS b
 WHERE true
 ON CONFLICT DO NOTHING
 

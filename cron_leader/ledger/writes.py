@@ -199,7 +199,7 @@ def _entries(of_term: Params, entries: Sequence[Entry], now: datetime) -> Iterab
 
 
 def _gaps(of_term: Params, gaps: Sequence[Gap]) -> Iterable[Step]:
-    rows = ((g.job, g.first, g.last, g.slots, g.reason.value) for g in gaps)
+    rows = ((g.job, g.first, g.last, g.slots, g.state.value, g.reason.value) for g in gaps)
     yield from _batch("new_gaps", of_term, rows)
 
 

@@ -22,8 +22,10 @@ from cron_leader.core.model import (
     Delivery,
     Isolation,
     OnLostLeadership,
+    Overlap,
     PythonSpec,
     ShellSpec,
+    WhenFull,
 )
 from cron_leader.core.schedule import At, Cron, Every
 from cron_leader.errors import ConfigError
@@ -166,7 +168,12 @@ BAD = {
     "command as text": (JOB + DAILY + 'command = "ls"', ['must be a list: ["ls"]']),
     "empty command": (JOB + DAILY + "command = []", ["must not be empty"]),
     "python target": (JOB + DAILY + 'python = "pkg.mod"', ['must be "pkg.mod:function"']),
-    "overlap": (JOB + DAILY + RUNS + 'overlap = "queue"', ["must be skip"]),
+    "overlap": (JOB + DAILY + RUNS + 'overlap = "alow"', ["did you mean allow?"]),
+    "max_parallel of a job": (
+        JOB + DAILY + RUNS + "max_parallel = 2", ['goes with overlap = "queue" or "allow"'],
+    ),
+    "queue_limit": (JOB + DAILY + RUNS + "queue_limit = 0", ["queue_limit = 0"]),
+    "when_full": (JOB + DAILY + RUNS + 'when_full = "wait"', ["must be queue or skip"]),
     "catchup": (JOB + DAILY + RUNS + 'catchup = "lastest"', ["did you mean latest?"]),
     "inline command": (JOB + DAILY + RUNS + 'isolation = "inline"', ["is for python jobs"]),
     "env of a number": (JOB + DAILY + RUNS + "[job.env]\nA = 1", [":6:", "env.A", "in quotes"]),
@@ -238,7 +245,10 @@ def test_a_job_has_the_documented_defaults() -> None:
 
 def test_every_key_of_a_job_arrives(folder: Path) -> None:
     text = JOB + 'every = "90s"\npython = "pkg.mod:func"\ntimeout = "2m"\ngrace = "0s"\n'
-    text += 'drain = "5s"\noverlap = "skip"\ncatchup = "all"\ncatchup_limit = 7\n'
+    text += (
+        'drain = "5s"\noverlap = "queue"\nmax_parallel = 3\nqueue_limit = 9\nwhen_full = "skip"\n'
+    )
+    text += 'catchup = "all"\ncatchup_limit = 7\n'
     text += 'start_within = "1h"\ndelivery = "at-least-once"\non_lost_leadership = "finish"\n'
     text += 'isolation = "inline"\ncwd = "work"\nenv = { A = "b" }\n'
     (job,) = read(text).jobs
@@ -248,6 +258,8 @@ def test_every_key_of_a_job_arrives(folder: Path) -> None:
     assert (job.catchup, job.catchup_limit, job.start_within_s) == (Catchup.ALL, 7, 3600.0)
     assert job.delivery is Delivery.AT_LEAST_ONCE
     assert job.may_finish
+    assert (job.overlap, job.max_parallel) == (Overlap.QUEUE, 3)
+    assert (job.queue_limit, job.when_full) == (9, WhenFull.SKIP)
     assert job.isolation is Isolation.INLINE
     assert (job.cwd, job.env) == (str(folder / "work"), {"A": "b"})
 

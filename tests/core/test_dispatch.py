@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from cron_leader.core import messages as m
+from cron_leader.core.blackout import Blackout, Freeze
 from cron_leader.core.dispatch import Pool
 from cron_leader.core.model import (
     Applied,
@@ -194,6 +195,38 @@ def test_a_slot_with_jitter_whose_previous_run_goes_at_its_own_time_is_skipped()
     take = d.asked(m.Take)
     assert [c.slot.scheduled_for for c in take.batch.claims] == [at(-120)]
     assert states(take) == [(-60, "skipped", "overlap")]
+
+
+# ------------------------------------------------------------------ blackouts
+
+
+def test_a_row_that_waits_starts_when_the_blackout_is_over() -> None:
+    frozen = Blackout((Freeze(at(1), at(5)),))
+    rows = (due("a", -60, Origin.CATCHUP),)
+    d = Driver([job("a", every_s=3600, blackout=frozen)]).lead(rows=rows)
+    assert [c.slot.scheduled_for for c in d.asked(m.Take).batch.claims] == [at(-60)]
+    d = Driver([job("a", every_s=3600, blackout=frozen)])
+    d.wall = at(2)
+    d.lead(rows=rows)
+    assert not d.all(m.Take)
+    assert d.node.wake_wall() == at(5)
+    d.after(3)
+    assert [c.slot.scheduled_for for c in d.asked(m.Take).batch.claims] == [at(-60)]
+
+
+def test_slots_in_a_blackout_are_skipped_and_told() -> None:
+    frozen = Blackout((Freeze(at(0), at(60)),))
+    d = Driver([job("a", every_s=0.25, blackout=frozen)]).lead()
+    d.after(0.25)
+    take = d.asked(m.Take)
+    assert (take.batch.claims, states(take)) == ((), [(0.25, "skipped", "blackout")])
+    d.grant(take)
+    d.after(3)
+    take = d.asked(m.Take)
+    assert [(gap.slots, gap.state) for gap in take.batch.gaps] == [(12, State.SKIPPED)]
+    d.grant(take)
+    told = [emit.fields for emit in d.all(m.Emit) if emit.event == "slot.skipped"]
+    assert [(fields["slots"], fields["reason"]) for fields in told] == [(12, "blackout")]
 
 
 # ------------------------------------------------------------------ claims that lead to no run

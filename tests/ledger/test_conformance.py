@@ -211,6 +211,13 @@ async def test_a_stretch_missed_by_a_leader_whose_gate_was_shut_is_one_gap_row(l
     assert (row.state, row.reason, row.fence) == ("missed", "coalesced", leader.fence)
 
 
+async def test_a_stretch_in_a_blackout_is_a_gap_row_of_skipped_slots(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    await leader.take(gaps=(Gap("job", at(1), at(20), 20, Reason.BLACKOUT, State.SKIPPED),))
+    (row,) = lab.read().gaps()
+    assert (row.slots, row.state, row.reason) == (20, "skipped", "blackout")
+
+
 async def test_a_heartbeat_shows_which_runs_are_alive(lab: Lab) -> None:
     """Not one that has ended, nor what another run has made of the slot."""
     leader = await lab.leader(past=settlement())
