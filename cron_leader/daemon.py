@@ -42,6 +42,7 @@ from cron_leader.etcd.keys import Seat
 from cron_leader.etcd.lease import measure_election_timeout
 from cron_leader.events import Emit
 from cron_leader.ledger import open_ledger
+from cron_leader.ledger.targets import Targets
 from cron_leader.link import Link
 from cron_leader.runners import Runners
 from cron_leader.runners.context import LedgerAccess
@@ -115,6 +116,7 @@ class Daemon:
         self._emit("node.started", pid=os.getpid(), supervisor_pid=os.getppid())
         self._etcd = Etcd(self._config.etcd, clock=self._clock, emit=self._emit)
         self._ledger = open_ledger(self._config.ledger.url)
+        self._targets = Targets(self._config.fence_targets)
         try:
             if await self._start():
                 await self._serve()
@@ -192,10 +194,20 @@ class Daemon:
             ack_timeout_s=margin_ns / 2 / NS,
             modules=config.modules,
             base=config.base,
-            ledger=LedgerAccess(config.ledger.url, config.lease.ttl_ns / NS),
+            ledger=LedgerAccess(
+                config.ledger.url,
+                config.lease.ttl_ns / NS,
+                {target.name: target.url for target in config.fence_targets},
+            ),
         )
         await self._runners.start(config.jobs)
-        self._scribe = Scribe(self._ledger, post=self.post, clock=self._clock, emit=self._emit)
+        self._scribe = Scribe(
+            self._ledger,
+            post=self.post,
+            clock=self._clock,
+            emit=self._emit,
+            targets=self._targets,
+        )
         self._timer = WallTimer(self._loop, on_fire=self._wake, on_step=self._wake)
         self._node = Node(
             election=config.election,
@@ -241,6 +253,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._ledger.close()
+        await self._targets.close()
         await self._etcd.aclose()
         if self._link is not None:
             self._link.close()

@@ -22,14 +22,18 @@ _definitions: dict[str, dict[str, object]] = {}
 class Opener(Protocol):
     """Opens a run's fenced transactions; given by whatever runs the function."""
 
-    def __call__(self, *, final: bool, isolation: str) -> AbstractContextManager[Any]: ...
+    def __call__(
+        self, *, final: bool, isolation: str, target: str | None
+    ) -> AbstractContextManager[Any]: ...
 
 
 def _never() -> bool:
     return False
 
 
-def _no_transaction(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+def _no_transaction(
+    *, final: bool, isolation: str, target: str | None
+) -> AbstractContextManager[Any]:
     raise RuntimeError(
         'tick.transaction() works in a job of isolation = "process" that the daemon runs; in a '
         "test, give Tick.for_test(transaction=connection)"
@@ -63,15 +67,17 @@ class Tick:
         return self._asked_to_stop()
 
     def transaction(
-        self, *, final: bool = True, isolation: str = "read committed"
+        self, *, final: bool = True, isolation: str = "read committed", target: str | None = None
     ) -> AbstractContextManager[Any]:
         """A connection to the ledger's database (psycopg 3 or sqlite3), in a fenced transaction.
 
         At the end of the block the run's success and the guard are written, then COMMIT: all or
         nothing. final: False for every block of a run but the last; it commits without the success.
-        isolation: of Postgres, as SQL names it. Raises StaleFence when a newer leader refuses it.
+        isolation: of Postgres, as SQL names it. target: the [[fence_target]] whose database is
+        meant; guarded too, but the success is not written there. Raises StaleFence when a newer
+        leader refuses it.
         """
-        return self._opener(final=final, isolation=isolation)
+        return self._opener(final=final, isolation=isolation, target=target)
 
     @classmethod
     def for_test(
@@ -106,7 +112,7 @@ class Tick:
 
 
 def _lender(connection: object) -> Opener:
-    def lend(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+    def lend(*, final: bool, isolation: str, target: str | None) -> AbstractContextManager[Any]:
         return nullcontext(connection)
 
     return lend

@@ -18,6 +18,7 @@ from cron_leader.core.model import Applied, Asked, Order, Refused
 from cron_leader.errors import LedgerNotCommitted, LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
+from cron_leader.ledger.targets import Targets
 
 T = TypeVar("T")
 
@@ -45,9 +46,16 @@ class Scribe:
     """Performs the ledger's share of the effects; answers go to `post` as events."""
 
     def __init__(
-        self, ledger: Ledger, *, post: Callable[[Event], None], clock: Clock, emit: Emit
+        self,
+        ledger: Ledger,
+        *,
+        post: Callable[[Event], None],
+        clock: Clock,
+        emit: Emit,
+        targets: Targets | None = None,
     ) -> None:
         self._ledger, self._post, self._clock, self._emit = ledger, post, clock, emit
+        self._targets = targets or Targets()
         self._terms: dict[str, asyncio.Event] = {}
         self._down = self._doubted = False
         self._failing: set[object] = set()
@@ -124,6 +132,7 @@ class Scribe:
 
     async def _probe(self) -> None:
         try:
+            await self._targets.probe()
             reached = await self._compare()
         except (LedgerUncertain, LedgerUnusable) as error:
             self._failed(error)
@@ -153,11 +162,20 @@ class Scribe:
     async def _raise(self, effect: m.Raise, ended: asyncio.Event | None) -> None:
         candidate, now = effect.candidate, self._clock.wall()
         waits = m.RaiseWaits(candidate.nonce)
-        answer = await self._insist(
-            effect,
-            ended,
-            lambda: self._ledger.raise_fence(candidate, now, waiting=lambda: self._post(waits)),
-        )
+
+        def waiting() -> None:
+            self._post(waits)
+
+        async def send() -> int | Refused:
+            """The ledger first: it alone knows the fence. One that is raised may be raised again,
+            so a target that did not answer is asked again together with it."""
+            fence = await self._ledger.raise_fence(candidate, now, waiting=waiting)
+            if isinstance(fence, Refused):
+                return fence
+            refused = await self._targets.raise_fence(candidate, fence, now, waiting=waiting)
+            return refused or fence
+
+        answer = await self._insist(effect, ended, send)
         if answer is not None:
             self._post(m.Raised(candidate.nonce, answer))
 

@@ -51,30 +51,46 @@ def show(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> None
         output.columns(rows, "refused at", "node", "its fence>", "stood at>", "write")
 
 
+Target = Annotated[
+    str | None,
+    typer.Option("--target", metavar="NAME", help="In this [[fence_target]], not in the ledger."),
+]
+
+
 @app.command()
 def ddl(
-    table: Annotated[str, typer.Argument(help='name, schema.name, or "Quoted".')],
+    table: Annotated[
+        str | None,
+        typer.Argument(help='name, schema.name, or "Quoted"; none: what the target itself needs.'),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="A,B", help="Columns to make unique, for upserts.")
     ] = None,
     trigger: Annotated[
         bool, typer.Option("--trigger", help="Refuse stale writes that forget the WHERE.")
     ] = False,
+    target: Target = None,
     config: setup.ConfigPath = None,
     as_json: setup.AsJson = False,
 ) -> None:
-    """Print the SQL that gives a table of yours a fence; touches nothing."""
-    from cron_leader.fencing.ddl import ddl as statements_of
+    """Print the SQL that gives a table a fence, or makes a fence target; touches nothing."""
+    from cron_leader.fencing import ddl as sql
 
     loaded = configuration.load(config, environ=os.environ)
-    statements = statements_of(
-        table,
-        lite=loaded.ledger.url.startswith("sqlite:"),
-        key=tuple(key.split(",")) if key else (),
-        trigger=loaded.election if trigger else None,
-    )
+    lite = _url(loaded, target).startswith("sqlite:")
+    if table is not None:
+        statements = sql.ddl(
+            table,
+            lite=lite,
+            key=tuple(key.split(",")) if key else (),
+            trigger=loaded.election if trigger else None,
+        )
+    elif target is not None:
+        statements = sql.target_ddl(lite=lite)
+    else:
+        raise FenceMisuse("fence ddl: name a table, or --target NAME, or both")
     if as_json:
-        output.print_json({"table": table, "statements": statements})
+        output.print_json({"table": table, "target": target, "statements": statements})
     else:
         print("\n".join(f"{statement};" for statement in statements))
 
@@ -82,31 +98,40 @@ def ddl(
 @app.command()
 def verify(
     table: Annotated[str | None, typer.Argument(help="Else the ledger itself.")] = None,
+    target: Target = None,
     config: setup.ConfigPath = None,
     as_json: setup.AsJson = False,
 ) -> int:
     """Send a stale fence through the real path; exit 1 unless it is refused. Changes no table."""
-    from cron_leader.fencing.verify import Verdict
-
     loaded = configuration.load(config, environ=os.environ)
-    with reader_of(loaded) as reader:
-        row = reader.fence_row(loaded.election)
-    if row is None:
-        raise FenceMisuse(f"no leader has raised a fence for {loaded.election} yet")
-    if table is None:
-        import asyncio
-
-        refused = asyncio.run(_refuses(loaded, row))
-        said = "refused" if refused else "ACCEPTED"
-        text = f"the ledger {said} the stale fence {row.fence - 1} (raised: {row.fence})"
-        verdict = Verdict(refused, text)
+    if table is not None:
+        verdict = _verify_table(loaded, table, _url(loaded, target))
+    elif target is None:
+        verdict = _verify_ledger(loaded)
     else:
-        verdict = _verify_table(loaded, table)
+        raise FenceMisuse("fence verify --target: name a table in it")
     if as_json:
-        output.print_json({"table": table, "guarded": verdict.guarded, "text": verdict.text})
+        output.print_json(
+            {"table": table, "target": target, "guarded": verdict.guarded, "text": verdict.text}
+        )
     else:
         print(verdict.text)
     return output.Exit.OK if verdict.guarded else output.Exit.FAILED
+
+
+def _verify_ledger(config: Config) -> Verdict:
+    import asyncio
+
+    from cron_leader.fencing.verify import Verdict
+
+    with reader_of(config) as reader:
+        row = reader.fence_row(config.election)
+    if row is None:
+        raise FenceMisuse(f"no leader has raised a fence for {config.election} yet")
+    refused = asyncio.run(_refuses(config, row))
+    said = "refused" if refused else "ACCEPTED"
+    text = f"the ledger {said} the stale fence {row.fence - 1} (raised: {row.fence})"
+    return Verdict(refused, text)
 
 
 async def _refuses(config: Config, row: FenceRow) -> bool:
@@ -121,10 +146,20 @@ async def _refuses(config: Config, row: FenceRow) -> bool:
         await ledger.close()
 
 
-def _verify_table(config: Config, table: str) -> Verdict:
+def _url(config: Config, target: str | None) -> str:
+    """The database that is meant. Raises FenceMisuse."""
+    if target is None:
+        return config.ledger.url
+    urls = {known.name: known.url for known in config.fence_targets}
+    if target not in urls:
+        known = ", ".join(sorted(urls)) or "none"
+        raise FenceMisuse(f"there is no [[fence_target]] {target!r} (known: {known})")
+    return urls[target]
+
+
+def _verify_table(config: Config, table: str, url: str) -> Verdict:
     from cron_leader.fencing.verify import verify_table
 
-    url = config.ledger.url
     if url.startswith("sqlite:"):
         import sqlite3
 

@@ -85,6 +85,14 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceTarget:
+    """Another database that is told of every raise. url: as the ledger's."""
+
+    name: str
+    url: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """Where health, metrics and status are served. host: without brackets, also for IPv6.
 
@@ -121,6 +129,7 @@ class Config:
     jobs: tuple[Job, ...] = field(repr=False)
     digest: str
     http: HttpConfig | None = None
+    fence_targets: tuple[FenceTarget, ...] = ()
 
     @property
     def election(self) -> str:

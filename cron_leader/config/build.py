@@ -18,6 +18,7 @@ from typing import Any
 from cron_leader.config import (
     Config,
     EtcdConfig,
+    FenceTarget,
     HttpConfig,
     LeaseConfig,
     LedgerConfig,
@@ -52,6 +53,7 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
     built, wrong = build_all(filled.get("job", ()), path.parent, fleet=_fleet(values))
     problems += [*unset, *invalid, *wrong]
     config = _config(values, path, problems)
+    config = replace(config, fence_targets=_targets(filled, config, problems))
     source.fail(problems)
     return replace(
         config,
@@ -73,6 +75,8 @@ def digest(document: Mapping[str, Any]) -> str:
     shared = {
         key: document[key] for key in ("fleet", "lease", "run", "jobs", "job") if key in document
     }
+    if targets := document.get("fence_target"):
+        shared["fence_target"] = sorted(str(target["name"]) for target in targets)
     text = json.dumps(shared, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -207,25 +211,33 @@ def _first_line(file: str | None, at: KeyPath, report: Report) -> str | None:
     return secret
 
 
+def _targets(filled: Values, config: Config, problems: list[Problem]) -> tuple[FenceTarget, ...]:
+    """The fence targets; what is wrong with them is appended to problems."""
+
+    def report(at: KeyPath, rule: str) -> None:
+        problems.append(Problem(at, rule))
+
+    found: dict[str, FenceTarget] = {}
+    tables = filled.get("fence_target", ())
+    for index, table in enumerate(tables if isinstance(tables, list) else ()):
+        values, wrong = schema.validate_target(table, index)
+        problems += wrong
+        if wrong:
+            continue
+        at: KeyPath = ("fence_target", index)
+        url = _database(values["url"], config.base, partial(report, (*at, "url")))
+        if values["name"] in found:
+            report((*at, "name"), "is the name of another fence target, too")
+        if url == config.ledger.url:
+            report((*at, "url"), "is the ledger's, which is fenced as it is; leave the target out")
+        found[values["name"]] = FenceTarget(values["name"], url)
+    return tuple(found.values())
+
+
 def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
     url = values.get("url", "sqlite:///cron-leader.db")
-    scheme, separator, rest = url.partition("://")
-    at: KeyPath = ("ledger", "url")
-    match scheme:
-        case "sqlite":
-            url = _sqlite(rest, base, report)
-        case "postgresql" | "postgres" if separator:
-            pass
-        case _:
-            known = ("sqlite", "postgresql")
-            near = difflib.get_close_matches(scheme, known, n=1, cutoff=0.75)
-            hint = f"did you mean {near[0]}? " if near else ""
-            report(
-                at,
-                f"unknown scheme; {hint}use sqlite:///file.db or postgresql://user@host/database",
-            )
     return LedgerConfig(
-        url=url,
+        url=_database(url, base, partial(report, ("ledger", "url"))),
         migrate=values.get("migrate", True),
         retention_ns=values.get("retention", 30 * 86_400 * _S),
         keep=values.get("keep", 10_000),
@@ -233,16 +245,27 @@ def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
     )
 
 
-def _sqlite(rest: str, base: Path, report: Report) -> str:
+def _database(url: str, base: Path, wrong: Callable[[str], None]) -> str:
+    """The URL of a ledger or a fence target, as it is opened."""
+    scheme, separator, rest = url.partition("://")
+    match scheme:
+        case "sqlite":
+            return _sqlite(rest, base, wrong)
+        case "postgresql" | "postgres" if separator:
+            return url
+    near = difflib.get_close_matches(scheme, ("sqlite", "postgresql"), n=1, cutoff=0.75)
+    hint = f"did you mean {near[0]}? " if near else ""
+    wrong(f"unknown scheme; {hint}use sqlite:///file.db or postgresql://user@host/database")
+    return url
+
+
+def _sqlite(rest: str, base: Path, wrong: Callable[[str], None]) -> str:
     """sqlite:/// and an absolute path, of one that may be relative to the file."""
-    at: KeyPath = ("ledger", "url")
     name = rest.removeprefix("/")
     if not rest.startswith("/") or not name:
-        report(
-            at, "must be sqlite:///file.db (relative to this file) or sqlite:////absolute/file.db"
-        )
+        wrong("must be sqlite:///file.db (relative to this file) or sqlite:////absolute/file.db")
     elif name == ":memory:":
-        report(at, "a ledger in memory is gone with its process; name a file: sqlite:///file.db")
+        wrong("a database in memory is gone with its process; name a file: sqlite:///file.db")
     return f"sqlite:///{(base / name).absolute()}"
 
 

@@ -166,6 +166,21 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
     "http": {"listen": _TEXT, "token_file": _TEXT},
 }
 
+NOTIFY: Mapping[str, Schema] = {
+    "on": _texts(_one_of("failure", "recovery", "missed", "long")),
+    "jobs": _texts(_TEXT),
+    "webhook": _TEXT,
+    "command": _texts(_after(_no_nul)),
+    "body": _TEXT,
+    "at_most": _TEXT,
+    "long_after": _POSITIVE,
+}
+
+FENCE_TARGET: Mapping[str, Schema] = {
+    "name": _matching(r"[a-z0-9][a-z0-9_-]{0,62}", "must be 1 to 63 of a-z, 0-9, - and _"),
+    "url": _TEXT,
+}
+
 JOB: Mapping[str, Schema] = {
     "name": _JOB,
     "cron": _TEXT_OR_TEXTS,
@@ -220,6 +235,10 @@ _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIO
 _JOB_TABLE = SchemaValidator(_table(JOB, "name"))
 
 
+_LISTS = ("job", "fence_target", "notify")
+"""Tables that are written with two brackets."""
+
+
 def validate_sections(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """The values of every section but [[job]], converted; a section with a problem is left out."""
     values: dict[str, Any] = {}
@@ -233,10 +252,10 @@ def validate_sections(document: Mapping[str, Any]) -> tuple[dict[str, Any], list
         elif name in _TABLES:
             values[name], wrong = _validate(SchemaValidator(_TABLES[name]), table, (name,))
             problems += wrong
-        elif name == "job" and not isinstance(table, list):
-            problems.append(Problem(("job",), "must be written [[job]], with two brackets"))
-        elif name != "job":
-            problems.append(Problem((name,), _unknown(name, [*SECTIONS, "job"])))
+        elif name in _LISTS and not isinstance(table, list):
+            problems.append(Problem((name,), f"must be written [[{name}]], with two brackets"))
+        elif name not in _LISTS:
+            problems.append(Problem((name,), _unknown(name, [*SECTIONS, *_LISTS])))
     return values, problems
 
 
@@ -244,6 +263,27 @@ def validate_job(table: Mapping[str, Any], index: int) -> tuple[dict[str, Any], 
     """The values of one [[job]] table, converted; a key set to None counts as absent."""
     given = {key: value for key, value in table.items() if value is not None}
     return _validate(_JOB_TABLE, given, ("job", index))
+
+
+def validate_notify(table: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of one [[notify]] table."""
+    return _validate(SchemaValidator(_table(NOTIFY)), table, ("notify", index))
+
+
+def validate_target(table: object, index: int) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of one [[fence_target]] table."""
+    at: KeyPath = ("fence_target", index)
+    given = table if isinstance(table, Mapping) else {}
+    unknown = [key for key in given if key not in FENCE_TARGET]
+    problems = [Problem((*at, key), _unknown(key, list(FENCE_TARGET))) for key in unknown]
+    problems += [
+        Problem((*at, key), "is missing; a fence target needs a name and a url")
+        for key in FENCE_TARGET
+        if key not in given
+    ]
+    if problems:
+        return {}, problems
+    return _validate(SchemaValidator(_table(FENCE_TARGET)), given, at)
 
 
 def _validate(

@@ -109,7 +109,7 @@ def _typed(text: str, kind: str) -> object:
 def interpolate(
     document: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """${NAME} replaced in [etcd], [ledger] and the jobs' env, where secrets may stand.
+    """${NAME} replaced where secrets may stand: [etcd], [ledger], fence targets, the jobs' env.
 
     `$${` stands for a literal `${`. A variable that is not set is a problem, never an empty text.
     """
@@ -127,7 +127,7 @@ def interpolate(
                 return value
 
     filled = dict(document)
-    for section in ("etcd", "ledger"):
+    for section in ("etcd", "ledger", "fence_target", "notify"):
         if section in filled:
             filled[section] = fill(filled[section], (section,))
     if isinstance(jobs := filled.get("job"), list):

@@ -1,4 +1,5 @@
-"""What a table needs to be fenced, as SQL to read and run: column, key, and optionally a trigger.
+"""What a table needs to be fenced, as SQL to read and run: column, key, and optionally a trigger;
+and what another database needs to be a fence target.
 
 The trigger is for applications that forget the WHERE, and for new keys, which no per-row guard can
 protect: it refuses every written row whose fence is not the one raised in cron_leader_fence. On
@@ -28,6 +29,23 @@ BEGIN
 END
 $$"""
 
+_GUARD = """CREATE OR REPLACE FUNCTION
+    cron_leader_guard(p_election text, p_fence bigint, p_nonce text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('cron_leader:' || p_election, 0));
+    PERFORM 1 FROM cron_leader_fence f
+        WHERE f.election = p_election AND f.fence = p_fence AND f.nonce = p_nonce
+        FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'cron_leader: election % refuses fence %', p_election, p_fence
+            USING ERRCODE = 'CL001', DETAIL = coalesce(
+                (SELECT f.fence::text FROM cron_leader_fence f WHERE f.election = p_election), '');
+    END IF;
+END
+$$"""
+"""As the ledger's migrations make it."""
+
 
 def ddl(
     name: str, *, lite: bool, key: Sequence[str] = (), trigger: str | None = None
@@ -43,6 +61,23 @@ def ddl(
     if trigger is not None:
         statements += _lite_triggers(target, trigger) if lite else _triggers(target, trigger)
     return tuple(statements)
+
+
+def target_ddl(*, lite: bool) -> tuple[str, ...]:
+    """What another database needs to be a fence target; once a database, for any number of fleets.
+
+    The table and the guard are called there as in the ledger, so all that uses them works there.
+    """
+    columns = [
+        "election text NOT NULL PRIMARY KEY",
+        f"fence {_type(lite)} NOT NULL",
+        "nonce text NOT NULL",
+        "node text NOT NULL",
+        f"raised_at {'text' if lite else 'timestamptz'} NOT NULL",
+    ]
+    made = ",\n    ".join(columns)
+    table_of = f"CREATE TABLE IF NOT EXISTS cron_leader_fence (\n    {made}\n)"
+    return (table_of,) if lite else (table_of, _GUARD)
 
 
 def _type(lite: bool) -> str:

@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,6 +53,7 @@ class Ticket:
     """What a run needs to write under its fence; it travels in memory, never in an environment.
 
     url: the ledger's, with its password. ttl_s: of the lease: how long a frozen run may hold locks.
+    targets: the URLs of the fence targets by name.
     """
 
     url: str = field(repr=False)
@@ -66,6 +67,7 @@ class Ticket:
     run_id: str
     ttl_s: float
     run_deadline: datetime
+    targets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Opener:
@@ -75,7 +77,12 @@ class Opener:
         self._ticket = ticket
         self._succeeded = False
 
-    def __call__(self, *, final: bool, isolation: str) -> AbstractContextManager[Any]:
+    def __call__(
+        self, *, final: bool, isolation: str, target: str | None = None
+    ) -> AbstractContextManager[Any]:
+        """target: the success is not written there, so a block of its is never the final one."""
+        if target is not None:
+            return self._connect(_at(self._ticket, target), False, isolation)
         if self._succeeded:
             raise FenceMisuse(
                 "this run's success is already committed; give final=False to every "
@@ -85,10 +92,22 @@ class Opener:
 
     @contextmanager
     def _open(self, final: bool, isolation: str) -> Iterator[Any]:
-        opened = _sqlite if self._ticket.url.startswith("sqlite:") else _postgres
-        with opened(self._ticket, final, isolation) as connection:
+        with self._connect(self._ticket, final, isolation) as connection:
             yield connection
         self._succeeded = final
+
+    @staticmethod
+    def _connect(ticket: Ticket, final: bool, isolation: str) -> AbstractContextManager[Any]:
+        opened = _sqlite if ticket.url.startswith("sqlite:") else _postgres
+        return opened(ticket, final, isolation)
+
+
+def _at(ticket: Ticket, target: str) -> Ticket:
+    """The ticket for another database."""
+    if target not in ticket.targets:
+        known = ", ".join(sorted(ticket.targets)) or "none"
+        raise FenceMisuse(f"there is no [[fence_target]] {target!r} (known: {known})")
+    return replace(ticket, url=ticket.targets[target])
 
 
 def _refused(ticket: Ticket) -> StaleFence:

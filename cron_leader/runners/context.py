@@ -31,10 +31,14 @@ class Registrar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LedgerAccess:
-    """What python runs need to write under their fence. url may hold a password."""
+    """What python runs need to write under their fence. url may hold a password.
+
+    targets: the URLs of the fence targets by name.
+    """
 
     url: str = field(repr=False)
     ttl_s: float
+    targets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:
     """tick.transaction(), its modules loaded when it is first called: few runs have one."""
     opened: list[Opener] = []
 
-    def open_(*, final: bool, isolation: str) -> AbstractContextManager[Any]:
+    def open_(*, final: bool, isolation: str, target: str | None) -> AbstractContextManager[Any]:
         from cron_leader.fencing import transaction
 
         if ticket is None:
@@ -251,7 +251,7 @@ def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:
         if not opened:
             told = {name: tick[name] for name in _SHARED}
             opened.append(transaction.Opener(transaction.Ticket(**ticket, **told)))
-        return opened[0](final=final, isolation=isolation)
+        return opened[0](final=final, isolation=isolation, target=target)
 
     return open_
 

@@ -323,6 +323,7 @@ class PythonRuns:
         return {
             "url": self._context.ledger.url,
             "ttl_s": self._context.ledger.ttl_s,
+            "targets": dict(self._context.ledger.targets),
             "election": run.term.election,
             "nonce": run.term.nonce,
             "command_id": run.slot.command_id,
