@@ -10,8 +10,6 @@ Not decided here: whether the gate is open, when a term begins or ends (node.py)
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -39,6 +37,7 @@ from cron_leader.core.model import (
     Gap,
     Job,
     Origin,
+    Overlap,
     PutBack,
     Reason,
     Result,
@@ -48,9 +47,11 @@ from cron_leader.core.model import (
     State,
     Taken,
     Term,
+    WhenFull,
 )
 from cron_leader.core.plan import Agenda, backlog, held_to, start_of
 from cron_leader.core.schedule import EPOCH
+from cron_leader.core.waiting import Waiting
 
 ON_TIME = timedelta(seconds=1)
 """A slot reached within this is on time: neither catch-up nor, under catchup = none, missed."""
@@ -82,6 +83,7 @@ class Doom(StrEnum):
     """Why we end a run ourselves."""
 
     LOST = "lost"
+    REPLACED = "replaced"
     SHUTDOWN = "shutdown"
 
 
@@ -116,15 +118,13 @@ class Dispatch:
         self._planned: datetime | None = None
         self._floors: dict[Batch, tuple[datetime, int]] = {}
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
-        self._waiting: list[tuple[datetime, SlotKey, DueRow]] = []
-        self._overdue: list[tuple[datetime, SlotKey, DueRow]] = []  # catch-up: at its pace
-        self._parked: dict[str, list[DueRow]] = {}
+        self._waiting = Waiting()
         self._paced_until_ns = 0
         self.known_to = EPOCH
         """The highest planned_to of the term that the ledger has acknowledged."""
         self.flights: dict[str, Flight] = {}
         self._busy = 0  # flights in an active stage, whichever their term
-        self._busy_jobs: Counter[str] = Counter()  # the same of this term, by job
+        self._busy_jobs: dict[str, dict[str, Flight]] = {}  # those of this term, by job
 
     # ------------------------------------------------------------------ a term begins and ends
 
@@ -139,8 +139,7 @@ class Dispatch:
         self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
         self._forget()
         self._paced_until_ns = 0
-        for row in rows:
-            self._wait(row)
+        self.order(rows)
 
     def end(self) -> None:
         """The term is over: forget claims, drop what has not started, kill what may not finish."""
@@ -159,9 +158,8 @@ class Dispatch:
                     pass
 
     def _forget(self) -> None:
-        self._floors, self._waiting, self._overdue, self._parked = {}, [], [], {}
-        self._ends = {}
-        self._busy_jobs.clear()
+        self._floors, self._ends, self._busy_jobs = {}, {}, {}
+        self._waiting = Waiting()
 
     # ------------------------------------------------------------------ planning
 
@@ -182,41 +180,83 @@ class Dispatch:
 
     def _due(self, job: Job, slot: SlotKey, now: Now, sheet: _Sheet) -> None:
         if now.wall - slot.scheduled_for > ON_TIME:
-            sheet.entries.append(Entry(slot, State.DUE, origin=Origin.CATCHUP, next_at=now.wall))
+            self._queue(job, Entry(slot, State.DUE, origin=Origin.CATCHUP, next_at=now.wall), sheet)
         elif (start := start_of(job, slot.scheduled_for)) > now.wall:
-            sheet.entries.append(Entry(slot, State.DUE, next_at=start))
-        elif self._active(job.name):
-            sheet.entries.append(Entry(slot, State.SKIPPED, Reason.OVERLAP))
-        elif self._full():
-            sheet.entries.append(Entry(slot, State.DUE, next_at=slot.scheduled_for))
+            self._queue(job, Entry(slot, State.DUE, next_at=start), sheet)
+        elif not self._has_place(job) and (reason := _OVERLAPPED.get(job.overlap)):
+            sheet.entries.append(Entry(slot, State.SKIPPED, reason))
+        elif self._full() and job.when_full is WhenFull.SKIP:
+            sheet.entries.append(Entry(slot, State.SKIPPED, Reason.LIMIT))
+        elif self._full() or not self._has_place(job) or self._is_behind(job):
+            self._queue(job, Entry(slot, State.DUE, next_at=slot.scheduled_for), sheet)
         else:
             self._claim(job, slot, None, sheet)
 
-    def _take_waiting(self, now: Now, sheet: _Sheet) -> None:
-        """What waited for its own time does not queue behind the backlog."""
-        while self._ready(self._waiting, now):
-            self._take(heapq.heappop(self._waiting)[-1], now, sheet)
-        while self._ready(self._overdue, now) and now.boot_ns >= self._paced_until_ns:
-            self._take(heapq.heappop(self._overdue)[-1], now, sheet)
+    def _is_behind(self, job: Job) -> bool:
+        """Whether earlier slots of a queue have the first turn."""
+        return job.overlap is Overlap.QUEUE and self._waiting.holds(job.name)
 
-    def _ready(self, rows: list[tuple[datetime, SlotKey, DueRow]], now: Now) -> bool:
-        return bool(rows) and rows[0][0] <= now.wall and not self._full()
+    def _queue(self, job: Job, due: Entry, sheet: _Sheet) -> None:
+        """Let a new slot wait, unless too many of its job do."""
+        overdue = due.origin is Origin.CATCHUP
+        if self._waiting.has_room(job, overdue=overdue):
+            self._waiting.announce(job.name, due.origin)
+            sheet.entries.append(due)
+            return
+        state = State.MISSED if overdue else State.SKIPPED
+        sheet.entries.append(Entry(due.slot, state, Reason.LIMIT, due.origin))
+
+    def _take_waiting(self, now: Now, sheet: _Sheet) -> None:
+        while self._ready(now, overdue=False):
+            self._take(self._waiting.pop(overdue=False), now, sheet)
+        while self._ready(now, overdue=True) and now.boot_ns >= self._paced_until_ns:
+            self._take(self._waiting.pop(overdue=True), now, sheet)
+
+    def _ready(self, now: Now, *, overdue: bool) -> bool:
+        at = self._waiting.next_time(overdue=overdue)
+        return at is not None and at <= now.wall and not self._full()
 
     def _take(self, row: DueRow, now: Now, sheet: _Sheet) -> None:
+        """A waiting row's turn: it starts, ends without a run, or waits for one of its own job."""
         job = self._jobs.get(row.slot.job)
         if job is None:
-            sheet.end(row, State.SKIPPED, Reason.NO_HANDLER)
+            self._settle(row, State.SKIPPED, Reason.NO_HANDLER, sheet)
         elif _too_late(job, row, now):
-            sheet.end(row, State.MISSED, Reason.LATE)
+            self._settle(row, State.MISSED, Reason.LATE, sheet)
         elif until := held_to(job, row, now.wall):
-            self._wait(replace(row, next_at=until))
-        elif self._active(job.name) and _is_jittered(job, row):
-            sheet.end(row, State.SKIPPED, Reason.OVERLAP)
-        elif self._active(job.name):
-            self._parked.setdefault(job.name, []).append(row)
-        else:
+            self._waiting.add(replace(row, next_at=until))
+        elif self._has_place(job):
             self._pace(row, now)
+            self._waiting.release(row)
             self._claim(job, row.slot, row.attempt, sheet)
+        elif _is_jittered(job, row) and (reason := _OVERLAPPED.get(job.overlap)):
+            self._settle(row, State.SKIPPED, reason, sheet)
+        else:
+            self._park(job, row, sheet)
+
+    def _settle(self, row: DueRow, state: State, reason: Reason, sheet: _Sheet) -> None:
+        """End a waiting row without a run; the next one of its job may have its turn."""
+        self._waiting.release(row)
+        sheet.end(row, state, reason)
+        self._waiting.unpark(row.slot.job)
+
+    def _park(self, job: Job, row: DueRow, sheet: _Sheet) -> None:
+        if job.overlap is Overlap.REPLACE:
+            for older in self._waiting.pop_replaced(row):
+                self._waiting.release(older)
+                sheet.end(older, State.SKIPPED, Reason.OVERLAP)
+        self._waiting.park(row)
+        self._give_way(job)
+
+    def _give_way(self, job: Job) -> None:
+        """Under `replace`, a run under way is ended for a newer slot that waits in the ledger."""
+        newest = self._waiting.newest_parked(job.name) if job.overlap is Overlap.REPLACE else None
+        if newest is None:
+            return
+        for flight in self._busy_jobs.get(job.name, {}).values():
+            older = flight.run.slot.scheduled_for < newest
+            if older and flight.stage in UNDER_WAY and flight.doom is None:
+                self._kill(flight, Doom.REPLACED, grace_s=job.grace_s)
 
     def _pace(self, row: DueRow, now: Now) -> None:
         if row.origin is Origin.CATCHUP:
@@ -283,7 +323,7 @@ class Dispatch:
 
     def _recorded(self, entry: Entry) -> None:
         if entry.state is State.DUE:
-            self._wait(DueRow(entry.slot, entry.seen or 0, entry.origin, entry.next_at))
+            self._waiting.add(DueRow(entry.slot, 0, entry.origin, entry.next_at))
         else:
             self._out.append(_ended(entry))
 
@@ -309,7 +349,7 @@ class Dispatch:
         run = flight.run
         if changed and self._current(flight):
             origin = Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
-            self._wait(DueRow(run.slot, run.attempt, origin, now.wall + RETRY_AFTER))
+            self.order([DueRow(run.slot, run.attempt, origin, now.wall + RETRY_AFTER)])
         self._leave(flight)
 
     def on_finish(self, run_id: str) -> Run | None:
@@ -321,9 +361,10 @@ class Dispatch:
         return flight.run
 
     def order(self, rows: Iterable[DueRow]) -> None:
-        """Slots that an operator asked for, in the ledger by now: they wait for their next_at."""
+        """Rows that are in the ledger, whatever their number: they wait for their next_at."""
         for row in rows:
-            self._wait(row)
+            self._waiting.announce(row.slot.job, row.origin)
+            self._waiting.add(row)
 
     # ------------------------------------------------------------------ reports of the runners
 
@@ -337,6 +378,7 @@ class Dispatch:
             return
         self._move(flight, Stage.STARTING)
         self._out.append(Go(flight.run, deadline_ns))
+        self._give_way(flight.run.job)
 
     def on_not_started(self, run_id: str, now: Now) -> None:
         flight = self.flights.get(run_id)
@@ -369,7 +411,7 @@ class Dispatch:
         if not once:
             self._ends[run_id] = now.boot_ns
         self._out.append(WriteFinish(flight.run.term, finish, once=once))
-        self._unpark(flight.run.slot.job)
+        self._waiting.unpark(flight.run.slot.job)
 
     # ------------------------------------------------------------------ leaving
 
@@ -419,15 +461,16 @@ class Dispatch:
 
     def wake_wall(self, now: Now) -> datetime | None:
         """When a slot is due or a waiting row may start, the gate being open."""
-        queues = [] if self._full() else [self._waiting]
+        times = [self._agenda.next_time()]
+        if not self._full():
+            times.append(self._waiting.next_time(overdue=False))
         if not self._full() and self.pace_alarm(now) is None:
-            queues.append(self._overdue)
-        times = [self._agenda.next_time(), *(rows[0][0] for rows in queues if rows)]
+            times.append(self._waiting.next_time(overdue=True))
         return min((t for t in times if t is not None), default=None)
 
     def pace_alarm(self, now: Now) -> int | None:
         """When the next catch-up row may start, on the boot clock; None if none waits for that."""
-        paced = now.boot_ns < self._paced_until_ns and self._ready(self._overdue, now)
+        paced = now.boot_ns < self._paced_until_ns and self._ready(now, overdue=True)
         return self._paced_until_ns if paced else None
 
     # ------------------------------------------------------------------ small things
@@ -435,8 +478,8 @@ class Dispatch:
     def _current(self, flight: Flight) -> bool:
         return flight.run.term is self._term
 
-    def _active(self, job: str) -> bool:
-        return self._busy_jobs[job] > 0
+    def _has_place(self, job: Job) -> bool:
+        return job.has_place(len(self._busy_jobs.get(job.name, ())))
 
     def _full(self) -> bool:
         return self._busy >= self._pool.max_parallel
@@ -452,18 +495,17 @@ class Dispatch:
 
     def _count(self, flight: Flight, by: int) -> None:
         """Asked for each slot, so it is kept: with a thousand flights it must not be a loop."""
-        if flight.stage in ACTIVE:
-            self._busy += by
-            if self._current(flight):
-                self._busy_jobs[flight.run.slot.job] += by
-
-    def _wait(self, row: DueRow) -> None:
-        rows = self._overdue if row.origin is Origin.CATCHUP else self._waiting
-        heapq.heappush(rows, (row.next_at or row.slot.scheduled_for, row.slot, row))
-
-    def _unpark(self, job: str) -> None:
-        for row in self._parked.pop(job, ()):
-            self._wait(row)
+        if flight.stage not in ACTIVE:
+            return
+        self._busy += by
+        if not self._current(flight):
+            return
+        run = flight.run
+        of_job = self._busy_jobs.setdefault(run.slot.job, {})
+        if by > 0:
+            of_job[run.run_id] = flight
+        else:
+            del of_job[run.run_id]
 
     def _put_back(self, flight: Flight, now: Now) -> None:
         self._move(flight, Stage.RETURNING)
@@ -475,7 +517,7 @@ class Dispatch:
     def _leave(self, flight: Flight) -> None:
         self._remove(flight)
         self._ends.pop(flight.run.run_id, None)
-        self._unpark(flight.run.slot.job)
+        self._waiting.unpark(flight.run.slot.job)
 
 
 class _Sheet:
@@ -491,6 +533,10 @@ class _Sheet:
         self.entries.append(
             Entry(row.slot, state, reason, row.origin, row.next_at, seen=row.attempt)
         )
+
+
+_OVERLAPPED = {Overlap.SKIP: Reason.OVERLAP, Overlap.ALLOW: Reason.LIMIT}
+"""Where a slot at its own time that finds no place beside its job's runs is skipped, and why."""
 
 
 def _is_jittered(job: Job, row: DueRow) -> bool:
@@ -524,8 +570,9 @@ def _outcome(flight: Flight, result: Result) -> tuple[State, Reason | None]:
         return State.ABANDONED, Reason.LOST_LEADERSHIP
     if result.ok:
         return State.SUCCEEDED, None
-    if flight.doom is Doom.SHUTDOWN:
-        return State.CANCELLED, Reason.SHUTDOWN
+    if flight.doom is not None:
+        replaced = flight.doom is Doom.REPLACED
+        return State.CANCELLED, Reason.OVERLAP if replaced else Reason.SHUTDOWN
     return (State.TIMED_OUT if result.timed_out else State.FAILED), None
 
 

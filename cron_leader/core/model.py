@@ -78,6 +78,22 @@ class Catchup(StrEnum):
     NONE = "none"
 
 
+class Overlap(StrEnum):
+    """What becomes of a slot that falls due while a run of its job goes, within a term."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    REPLACE = "replace"
+    ALLOW = "allow"
+
+
+class WhenFull(StrEnum):
+    """What becomes of a slot that falls due while the node has no room for another run."""
+
+    QUEUE = "queue"
+    SKIP = "skip"
+
+
 class Delivery(StrEnum):
     AT_MOST_ONCE = "at-most-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -134,7 +150,9 @@ class Limits:
 class Job:
     """One configured job. Durations in seconds; start_within_s None means no limit.
 
-    user ("name" or "name:group"), umask, nice: None means the daemon's own.
+    max_parallel: of `queue` and `allow`; None means one, or as many as the node has room for.
+    queue_limit: slots that may wait at once. user ("name" or "name:group"), umask, nice: None means
+    the daemon's own.
     """
 
     name: str
@@ -143,6 +161,10 @@ class Job:
     timeout_s: float = 3600.0
     grace_s: float = 10.0
     drain_s: float | None = None
+    overlap: Overlap = Overlap.SKIP
+    max_parallel: int | None = None
+    queue_limit: int = 100
+    when_full: WhenFull = WhenFull.QUEUE
     catchup: Catchup = Catchup.LATEST
     catchup_limit: int = 100
     start_within_s: float | None = None
@@ -164,6 +186,12 @@ class Job:
     def may_finish(self) -> bool:
         """Whether a run outlives its term (`on_lost_leadership = "finish"`)."""
         return self.on_lost_leadership is OnLostLeadership.FINISH
+
+    def has_place(self, active: int) -> bool:
+        """Whether another run may go beside so many of this job."""
+        if self.overlap is Overlap.ALLOW and self.max_parallel is None:
+            return True
+        return active < (self.max_parallel or 1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
