@@ -57,6 +57,7 @@ async def _run(config: Config, options: Options) -> int:
     config, handlers = await with_code_jobs(config)
     emit("config.loaded", jobs=len(config.jobs), digest=config.digest)
     daemon = Daemon(config, clock=clock, emit=emit, handlers=handlers)
+    emit.subscribe(daemon.saw)
     async with serving(config, daemon, clock=clock, emit=emit):
         gc.freeze()
         gc.enable()

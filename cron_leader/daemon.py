@@ -12,7 +12,7 @@ import gc
 import os
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ from cron_leader.events import Emit
 from cron_leader.ledger import open_ledger
 from cron_leader.ledger.targets import Targets
 from cron_leader.link import Link
+from cron_leader.notices import Notices
 from cron_leader.runners import Runners
 from cron_leader.runners.context import LedgerAccess
 from cron_leader.scribe import Scribe
@@ -104,6 +105,7 @@ class Daemon:
         self._boot_timer: asyncio.TimerHandle | None = None
         self._lag = Lag(config.lease.ttl_ns)
         self._drift = Drift(config.node_id, config.digest, emit=emit)
+        self._notices: Notices | None = None
 
     # ------------------------------------------------------------------ start and stop
 
@@ -230,6 +232,23 @@ class Daemon:
             emit=self._emit,
         )
 
+        self._notices = Notices(
+            config.notify,
+            self._ledger,
+            leading=self._term,
+            clock=self._clock,
+            emit=self._emit,
+        )
+
+    def saw(self, line: Mapping[str, Any]) -> None:
+        """An event of this node, for those who are to be told of it."""
+        if self._notices is not None:
+            self._notices.see(line)
+
+    def _term(self) -> Term | None:
+        """The term that has settled the past."""
+        return self._node.term if self._node.phase is Phase.LEADING else None
+
     def _leading(self) -> Term | None:
         """The term whose gate is open now."""
         settled = self._node.phase is Phase.LEADING
@@ -238,6 +257,8 @@ class Daemon:
     async def _serve(self) -> None:
         """The loop: one event, one step, its effects."""
         self.spawn(self._upkeep.run())
+        assert self._notices is not None
+        self.spawn(self._notices.run())
         self._wake()
         while self._exit is None:
             self._step(await self._inbox.get())

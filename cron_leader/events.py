@@ -24,6 +24,7 @@ VOCABULARY = frozenset(
         "etcd.unreachable", "etcd.back",
         "config.loaded", "config.drifted",
         "clock.stepped", "clock.skewed", "loop.lagged",
+        "notice.sent", "notice.failed",
         "supervisor.killed", "supervisor.revoked",
     }
 )  # fmt: skip

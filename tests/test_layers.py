@@ -18,7 +18,7 @@ LAYERS = (
     {"core"},
     {"fencing", "events", "config", "jobs", "link"},
     {"etcd", "ledger", "runners", "log", "testing"},
-    {"control", "upkeep", "scribe", "supervision", "status"},
+    {"control", "upkeep", "notices", "scribe", "supervision", "status"},
     {"daemon", "supervisor", "demo"},
     {"web", "cli"},
     {"__main__"},

@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from cron_leader.config.secret import first_line
@@ -109,6 +110,40 @@ class HttpConfig:
         return is_loopback(self.host)
 
 
+class On(StrEnum):
+    """What a notice may be about."""
+
+    FAILURE = "failure"
+    RECOVERY = "recovery"
+    MISSED = "missed"
+    LONG = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """So many in a stretch of time."""
+
+    count: int
+    per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyConfig:
+    """Whom to tell of what. jobs: names, or patterns with `*`; empty: all. Either webhook (a URL,
+    perhaps a secret) or command, which runs in cwd. body: the template of a webhook's JSON, None:
+    all that is known. long_after_s: how long a run may take before it is told.
+    """
+
+    on: frozenset[On]
+    jobs: tuple[str, ...]
+    webhook: str | None = field(repr=False)
+    command: tuple[str, ...]
+    body: str | None
+    at_most: Quota
+    long_after_s: float | None
+    cwd: str
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Everything a node is told. digest: of what the nodes of a fleet must agree on.
@@ -129,6 +164,7 @@ class Config:
     jobs: tuple[Job, ...] = field(repr=False)
     digest: str
     http: HttpConfig | None = None
+    notify: tuple[NotifyConfig, ...] = ()
     fence_targets: tuple[FenceTarget, ...] = ()
 
     @property

@@ -29,6 +29,7 @@ from cron_leader.config import (
 from cron_leader.config.endpoints import endpoint
 from cron_leader.config.jobs import build_all
 from cron_leader.config.locate import KeyPath
+from cron_leader.config.notify import build_all as notify_of
 from cron_leader.config.problems import Problem, Source
 from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S, show_duration
@@ -52,6 +53,8 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
     values, invalid = schema.validate_sections(filled)
     built, wrong = build_all(filled.get("job", ()), path.parent, fleet=_fleet(values))
     problems += [*unset, *invalid, *wrong]
+    notify, wrong = notify_of(filled.get("notify", ()), path.parent)
+    problems += wrong
     config = _config(values, path, problems)
     config = replace(config, fence_targets=_targets(filled, config, problems))
     source.fail(problems)
@@ -59,6 +62,7 @@ def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Conf
         config,
         node_id=_node(values, environ, node_id),
         jobs=built,
+        notify=notify,
         digest=digest(merged),
     )
 

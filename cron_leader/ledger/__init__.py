@@ -31,6 +31,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.errors import LedgerUnusable
+from cron_leader.ledger.noticed import Failed
 from cron_leader.ledger.retention import Kept, Key, Surplus
 
 
@@ -106,6 +107,12 @@ class Ledger(Protocol):
     async def put_back(self, term: Term, put_back: PutBack) -> Applied | Refused: ...
 
     async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused: ...
+
+    async def put_notice(self, term: Term, key: str, now: datetime) -> Applied | Refused:
+        """Take the key of a notice; unchanged: it was taken before, by whomever."""
+
+    async def failing(self, election: str, since: datetime) -> Sequence[Failed]:
+        """The failed slots after `since` of jobs that have not succeeded since, oldest first."""
 
     async def surplus(self, election: str, after: str, keep: int) -> tuple[Surplus, ...]:
         """The next few jobs by name after `after`; empty: there are no more."""

@@ -27,7 +27,8 @@ from cron_leader.core.model import (
     Taken,
     Term,
 )
-from cron_leader.ledger import retention, writes
+from cron_leader.ledger import noticed, retention, writes
+from cron_leader.ledger.noticed import Failed
 from cron_leader.ledger.retention import Kept, Key, Surplus
 from cron_leader.ledger.sql import Params, to_time, to_time_or_none
 from cron_leader.ledger.writes import Rows, Write
@@ -92,6 +93,12 @@ class GuardedLedger(ABC):
 
     async def close_term(self, term: Term, reason: str, now: datetime) -> Applied | Refused:
         return await self.write(writes.close_term(term, reason, now))
+
+    async def put_notice(self, term: Term, key: str, now: datetime) -> Applied | Refused:
+        return await self.write(noticed.put_notice(term, key, now))
+
+    async def failing(self, election: str, since: datetime) -> Sequence[Failed]:
+        return noticed.failing_of(await self.read(*noticed.failing(election, since)))
 
     @abstractmethod
     async def read(self, query: str, params: Params) -> Rows:

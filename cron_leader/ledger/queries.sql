@@ -326,6 +326,11 @@ UPDATE cron_leader_slot SET state = :state, reason = :reason, finished_at = :fin
 WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
     AND state = 'running' AND attempt = :attempt AND run_id = :run_id
 
+-- name: slot_retrying
+UPDATE cron_leader_slot SET state = 'retrying', next_at = :next_at, run_id = NULL, started_at = NULL
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND state = 'running' AND attempt = :attempt AND run_id = :run_id
+
 -- name: slot_due_again
 UPDATE cron_leader_slot SET state = 'due', run_id = NULL, started_at = NULL
 WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
@@ -416,6 +421,25 @@ WHERE result IS NOT NULL AND id IN (SELECT b.id FROM batch AS b)
 
 -- name: expired_notices
 SELECT key FROM cron_leader_notice WHERE sent_at < :before ORDER BY sent_at LIMIT :rows
+
+-- name: put_notice
+INSERT INTO cron_leader_notice (key, sent_at, fence) VALUES (:key, :now, :fence)
+ON CONFLICT DO NOTHING
+
+-- name: notice_is_ours
+SELECT key FROM cron_leader_notice WHERE key = :key AND sent_at = :now AND fence = :fence
+
+-- name: failing
+-- Newest first. What a job failed of late, unless it has succeeded since.
+SELECT s.job, s.scheduled_for, s.attempt, s.state, s.reason, s.node, s.finished_at
+FROM cron_leader_slot AS s
+WHERE s.state IN ('failed', 'timed_out', 'abandoned') AND s.scheduled_for > :since
+    AND s.state IN ('failed', 'timed_out', 'cancelled', 'abandoned', 'skipped', 'missed')
+    AND s.election = :election AND s.finished_at IS NOT NULL
+    AND NOT EXISTS (
+        SELECT n.state FROM cron_leader_slot AS n
+        WHERE n.job = s.job AND n.scheduled_for > s.scheduled_for AND n.state = 'succeeded')
+ORDER BY s.scheduled_for DESC LIMIT :rows
 
 -- name: trim_notices (key)
 DELETE FROM cron_leader_notice WHERE key IN (SELECT b.key FROM batch AS b)

@@ -82,7 +82,7 @@ def test_a_block_that_is_not_run_names_only_what_exists(block: Block) -> None:
 def test_a_configuration_shown_loads(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "cron-leader.toml"
     path.write_text(block.text)
-    load(path, environ={"PGPASSWORD": "x"})
+    load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x"})
 
 
 def test_every_key_of_a_job_is_in_the_guide() -> None:
@@ -92,6 +92,11 @@ def test_every_key_of_a_job_is_in_the_guide() -> None:
 def test_every_key_of_the_other_sections_is_in_the_guide() -> None:
     keys = {f"{section}.{key}" for section, fields in schema.SECTIONS.items() for key in fields}
     assert _first_column(ROOT / "docs/guide.md", "The other sections") == keys
+
+
+def test_every_key_of_a_notify_table_is_in_the_operations_page() -> None:
+    page = ROOT / "docs/operations.md"
+    assert _first_column(page, "Keys of a notify table") == set(schema.NOTIFY)
 
 
 def test_every_event_is_in_the_operations_page() -> None:
