@@ -57,6 +57,7 @@ class Tick:
     run_deadline: datetime
     _asked_to_stop: Callable[[], bool] = field(default=_never, repr=False, compare=False)
     _opener: Opener = field(default=_no_transaction, repr=False, compare=False)
+    _guard: Mapping[str, object] | None = field(default=None, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:
@@ -65,6 +66,16 @@ class Tick:
         An async function is cancelled as well, in the way of asyncio.
         """
         return self._asked_to_stop()
+
+    @property
+    def guard(self) -> Mapping[str, object]:
+        """What `cron_leader.fencing.GUARD` takes: the election, the fence and the term's nonce.
+
+        For a session of your own, SQLAlchemy's for one; the nonce is a secret of the term.
+        """
+        if self._guard is None:
+            raise RuntimeError('tick.guard is there in a job of isolation = "process"')
+        return self._guard
 
     def transaction(
         self, *, final: bool = True, isolation: str = "read committed", target: str | None = None
@@ -108,6 +119,7 @@ class Tick:
             run_deadline=run_deadline or now + timedelta(hours=1),
             _asked_to_stop=lambda: cancelled,
             _opener=_no_transaction if transaction is None else _lender(transaction),
+            _guard={"election": "test/0", "fence": fence, "nonce": "test"},
         )
 
 

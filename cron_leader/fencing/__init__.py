@@ -16,7 +16,7 @@ from cron_leader.errors import CronLeaderError
 if TYPE_CHECKING:
     from cron_leader.fencing.upsert import fenced_upsert
 
-__all__ = ["FenceMisuse", "StaleFence", "application_name", "fenced_upsert"]
+__all__ = ["GUARD", "FenceMisuse", "StaleFence", "application_name", "fenced_upsert"]
 
 
 class StaleFence(CronLeaderError):
@@ -37,6 +37,10 @@ def __getattr__(name: str) -> object:
 
 REFUSED = "CL001"
 """SQLSTATE of the guard's no on Postgres; the error's detail is the fence found ("" if none)."""
+
+GUARD = "SELECT cron_leader_guard(:election, :fence, :nonce)"
+"""For a session of the user's own on Postgres, last before its COMMIT; takes `tick.guard`. Refused:
+an error with SQLSTATE REFUSED, and the transaction can only be rolled back."""
 
 POSTGRES_GUARD = (
     "SELECT cron_leader_guard(%(election)s, %(fence)s, %(nonce)s), clock_timestamp() AS ledger_now"

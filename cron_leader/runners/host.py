@@ -236,7 +236,13 @@ def _tick(fields: dict[str, Any], stop: _Stop) -> Tick:
     for key in ("scheduled_for", "run_deadline"):
         fields[key] = datetime.fromisoformat(fields[key])
     ticket = fields.pop("ticket")
-    return Tick(**fields, _asked_to_stop=lambda: stop.asked, _opener=_opener(ticket, fields))
+    guard = ticket and {name: (fields | ticket)[name] for name in ("election", "fence", "nonce")}
+    return Tick(
+        **fields,
+        _asked_to_stop=lambda: stop.asked,
+        _opener=_opener(ticket, fields),
+        _guard=guard,
+    )
 
 
 def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:

@@ -16,6 +16,7 @@ import os
 def writes(tick):
     with tick.transaction() as db:
         db.execute("INSERT INTO kit_effects VALUES (1)")
+    assert tick.guard["fence"] == tick.fence and tick.guard["nonce"] and tick.guard["election"]
     print(sorted(k for k, v in os.environ.items() if "nonce" in v or "://" in v))
 
 async def waits(tick):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 from cron_leader.jobs import Tick
+from cron_leader.ledger.guarded import guard_params
 from tests import pg_kit
 from tests.docs.blocks import ROOT, blocks
 from tests.fencing.kit import connect
@@ -35,6 +39,34 @@ def test_the_functions_shown_do_what_is_said() -> None:
     assert names["publish"](db, "mon", 1, 7)
     assert not names["publish"](db, "mon", 2, 6)
     db.close()
+
+
+async def test_a_late_commit_of_sqlalchemys_is_refused_and_one_under_the_raised_fence_is_not(
+    pglab: Lab,
+) -> None:
+    names: dict[str, Any] = {}
+    for shown_text in shown("python"):
+        exec(shown_text, names)
+    leaders = [await pglab.leader(node) for node in ("a", "b")]
+    late, current = (replace(Tick.for_test(), _guard=guard_params(by.term)) for by in leaders)
+    engine = sqlalchemy.create_engine(pglab.url.replace("postgresql://", "postgresql+psycopg://"))
+    insert = sqlalchemy.text("INSERT INTO kit_orm VALUES (1)")
+    with connect(pglab.url) as user:
+        user.execute("CREATE TABLE kit_orm (n integer)")
+        try:
+            with names["fenced"](Session(engine), late) as session:
+                session.execute(insert)
+                with pytest.raises(sqlalchemy.exc.DBAPIError) as told:
+                    session.commit()
+            assert told.value.orig.sqlstate == "CL001"
+            assert user.execute("SELECT count(*) FROM kit_orm").fetchone() == (0,)
+            with names["fenced"](Session(engine), current) as session:
+                session.execute(insert)
+                session.commit()
+            assert user.execute("SELECT count(*) FROM kit_orm").fetchone() == (1,)
+        finally:
+            engine.dispose()
+            user.execute("DROP TABLE kit_orm")
 
 
 async def test_the_psql_script_commits_under_the_raised_fence_and_not_under_an_older(
