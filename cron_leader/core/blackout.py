@@ -110,16 +110,6 @@ class Hours:
 
 
 @dataclass(frozen=True, slots=True)
-class Weekdays:
-    """The days of a week, Monday being 0."""
-
-    numbers: frozenset[int]
-
-    def __call__(self, day: date) -> bool:
-        return day.weekday() in self.numbers
-
-
-@dataclass(frozen=True, slots=True)
 class Blackout:
     """All windows of a job; where they overlap or touch, they are one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
@@ -14,10 +15,10 @@ from cron_leader.core.blackout import (
     Freeze,
     Hours,
     Stretch,
-    Weekdays,
     next_outside,
     stretches,
 )
+from cron_leader.core.cron import read_cron
 from cron_leader.core.model import (
     Catchup,
     CommandSpec,
@@ -34,8 +35,14 @@ from cron_leader.core.schedule import At, Every, Schedule, ScheduleError, parse_
 from cron_leader.core.takeover import settle
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta.resolution
-WEEKDAYS = Weekdays(frozenset(range(5)))
-EVERY_DAY = Weekdays(frozenset(range(7)))
+
+
+def on(weekdays: str) -> Callable[[date], bool]:
+    """As the configuration reads days."""
+    return read_cron(f"0 0 * * {weekdays}").falls_on
+
+
+WEEKDAYS, EVERY_DAY, SUNDAY = on("mon-fri"), on("*"), on("sun")
 OFFICE = Blackout((Hours(WEEKDAYS, time(9), time(17), "Europe/Warsaw"),))
 NIGHTS = Blackout((Hours(EVERY_DAY, time(22), time(6)),))
 
@@ -77,7 +84,7 @@ def test_a_window_that_ends_no_later_than_it_begins_ends_the_next_day() -> None:
 
 
 def test_days_that_touch_are_one_blackout() -> None:
-    weekend = Blackout((Hours(Weekdays(frozenset({5, 6}))),))
+    weekend = Blackout((Hours(on("sat,sun")),))
     assert weekend.until(utc("2026-06-06 00:00")) == utc("2026-06-08 00:00")
     holiday = Hours(lambda day: day == date(2026, 6, 8))
     both = Blackout((*weekend.windows, holiday))
@@ -86,14 +93,14 @@ def test_days_that_touch_are_one_blackout() -> None:
 
 def test_a_window_of_a_day_whose_first_hour_is_jumped_over_begins_at_the_jump() -> None:
     """Beirut's clock goes from 24:00 to 01:00; the whole Sunday is 23 hours."""
-    sunday = Blackout((Hours(Weekdays(frozenset({6})), zone="Asia/Beirut"),))
+    sunday = Blackout((Hours(SUNDAY, zone="Asia/Beirut"),))
     assert sunday.clear_to(utc("2026-03-28 12:00")) == utc("2026-03-28 22:00")
     assert sunday.until(utc("2026-03-28 22:00")) == utc("2026-03-29 21:00")
 
 
 def test_a_clock_set_back_over_midnight_does_not_end_the_new_day() -> None:
     """St. John's, 2010-11-07: 00:01 was followed by 23:01 of the day before."""
-    sunday = Blackout((Hours(Weekdays(frozenset({6})), zone="America/St_Johns"),))
+    sunday = Blackout((Hours(SUNDAY, zone="America/St_Johns"),))
     assert sunday.until(utc("2010-11-07 02:45")) == utc("2010-11-08 03:30")
 
 

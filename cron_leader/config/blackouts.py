@@ -1,0 +1,119 @@
+"""From the `blackout` of a validated [[job]] table to its Blackout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from typing import Any
+
+from cron_leader.core.blackout import After, Blackout, Freeze, Hours, Window
+from cron_leader.core.cron import read_cron
+from cron_leader.core.schedule import ScheduleError, parse_cron
+
+Values = Mapping[str, Any]
+
+EXTRA = 'pip install "cron-leader[holidays]"'
+_KINDS: Mapping[str, frozenset[str]] = {
+    "cron": frozenset({"duration", "timezone"}),
+    "holidays": frozenset({"region", "timezone"}),
+    "days": frozenset({"from", "to", "timezone"}),
+    "from": frozenset({"to", "timezone"}),
+}
+"""The key that says what a window is, and the keys that may stand beside it."""
+
+
+def read_blackout(values: Values, report: Callable[[str, str], None]) -> Blackout | None:
+    """All windows of a job. None if it has none, or if one is wrong and has been reported."""
+    given = values.get("blackout", ())
+    tables = [given] if isinstance(given, Mapping) else list(given)
+    windows = []
+    for number, table in enumerate(tables, start=1):
+        try:
+            windows.append(_window(table, values.get("timezone", "UTC")))
+        except ScheduleError as error:
+            place = f"number {number}: " if len(tables) > 1 else ""
+            report("blackout", f"{place}{error}")
+    return Blackout(tuple(windows)) if windows else None
+
+
+def _window(table: Values, job_zone: str) -> Window:
+    kind = next((key for key in _KINDS if key in table), None)
+    if kind is None:
+        raise ScheduleError("says no time; give from and to, or days, cron, or holidays")
+    for key in sorted(table.keys() - {kind} - _KINDS[kind]):
+        raise ScheduleError(f"{key} does not go with {kind}; make it a window of its own")
+    zone = table.get("timezone", job_zone)
+    match kind:
+        case "cron":
+            return _after(table, zone)
+        case "holidays":
+            return Hours(_public_holidays(table["holidays"], table.get("region")), zone=zone)
+        case _:
+            return _from_to(table, zone)
+
+
+def _after(table: Values, zone: str) -> After:
+    if "duration" not in table:
+        raise ScheduleError("cron needs a duration, how long the blackout lasts from each time on")
+    return After(parse_cron(table["cron"], zone), timedelta(microseconds=table["duration"] // 1000))
+
+
+def _from_to(table: Values, zone: str) -> Window:
+    """Hours of some days or of each, or one freeze."""
+    if ("from" in table) is not ("to" in table):
+        raise ScheduleError("from and to go together; give both")
+    ends = [_end(key, table[key]) for key in ("from", "to") if key in table]
+    match ends:
+        case [datetime() as start, datetime() as end] if "days" not in table:
+            return Freeze(start, end)
+        case []:
+            return Hours(_days(table["days"]), zone=zone)
+        case [time() as opens, time() as closes] if opens == closes:
+            raise ScheduleError("from and to are one time; leave both out for the whole day")
+        case [time() as opens, time() as closes]:
+            return Hours(_days(table.get("days", "*")), opens, closes, zone)
+        case _:
+            raise ScheduleError('with days, from and to are hours: "09:00"; else both are alike')
+
+
+def _end(key: str, value: object) -> datetime | time:
+    """A time of day, or an instant in UTC."""
+    found = value
+    if isinstance(value, str):
+        for read in (time.fromisoformat, datetime.fromisoformat):
+            try:
+                found = read(value)
+                break
+            except ValueError:
+                continue
+    match found:
+        case datetime(tzinfo=zone) if zone is not None:
+            return found.astimezone(UTC)
+        case time(tzinfo=None):
+            return found
+        case _:
+            wanted = '"09:00", or a time with its zone: "2026-12-20T00:00:00Z"'
+            raise ScheduleError(f"{key} = {str(value)!r}: must be a time of day: {wanted}")
+
+
+def _days(given: Any) -> Callable[[date], bool]:
+    text = given if isinstance(given, str) else ",".join(given)
+    return read_cron(f"0 0 * * {''.join(text.split())}").falls_on
+
+
+@lru_cache(maxsize=1024)
+def _public_holidays(country: str, region: str | None) -> Callable[[date], bool]:
+    """Whether a date is one; by the `holidays` library, which knows the years it knows."""
+    try:
+        import holidays
+    except ModuleNotFoundError:
+        raise ScheduleError(f"holidays: the library is not installed: {EXTRA}") from None
+    known = holidays.list_supported_countries()
+    if country not in known:
+        raise ScheduleError(f"holidays = {country!r}: no such country; write two letters, as 'DE'")
+    if region is not None and region not in known[country]:
+        regions = ", ".join(known[country]) or "it has none"
+        raise ScheduleError(f"region {region!r} of {country}: unknown; known: {regions}")
+    calendar = holidays.country_holidays(country, subdiv=region)
+    return lambda day: day in calendar
