@@ -57,6 +57,8 @@ RETRY_S = (0.5, 5.0)
 NS = 1_000_000_000
 ALIVE_NS = NS
 """The supervisor is told no more often than this that the loop comes round."""
+AFTER_YOU = 10
+"""What a process that ends adds to its niceness: its successor may need the same processors."""
 IDLE_NS = 2 * NS
 """The loop comes round at least this often, and six times in a TTL."""
 RECORD_S = 0.5
@@ -365,6 +367,8 @@ class Daemon:
             case m.Record():
                 self._recording = self.spawn(self._record(effect))
             case m.Leave(nonce):
+                if self._node.gate.stopping:
+                    os.nice(AFTER_YOU)
                 self.spawn(self._leave(nonce))
             case m.AskSupervisor():
                 self.spawn(self._ask_supervisor())

@@ -37,6 +37,9 @@ from cron_leader.events import Emit
 
 LEAVE_S = 2.0
 """Longest time given to taking keys and lease back; half a TTL if that is less."""
+AFTER_YOU_S = 0.02
+"""From the keys, for which a successor waits, to the lease: what etcd writes for the one would
+delay what it writes for the other."""
 UNANSWERED_S = 0.1
 """Without an answer for this long, leaving is tried over the spare connections too."""
 
@@ -240,6 +243,8 @@ class Candidacy:
         try:
             async with asyncio.timeout(bound_s):
                 await self._delete_keys(timeout_s=bound_s / 3)
+                if self._revision is not None:
+                    await asyncio.sleep(AFTER_YOU_S)
                 await self._revoke(timeout_s=bound_s / 3)
         except TimeoutError:
             pass

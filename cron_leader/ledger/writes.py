@@ -71,6 +71,7 @@ class Write(Generic[T]):
     answer: from the last step's rows and the database's clock (None where it is ours).
     outcome: what a refusal's record says was lost. within_s: bound on the answer.
     instead: what to send when a unique key says that our own earlier copy has committed.
+    on_disk: whether it must outlast a loss of power by itself, or may wait for the next that must.
     """
 
     what: str
@@ -81,6 +82,7 @@ class Write(Generic[T]):
     outcome: str | None = None
     within_s: float = WRITE_S
     instead: Write[T] | None = None
+    on_disk: bool = True
 
 
 # ------------------------------------------------------------------ takeover
@@ -310,7 +312,8 @@ def close_term(term: Term, reason: str, now: datetime) -> Write[Applied]:
     """The term's end, unless one is written already."""
     params = _of_term(term, now=now) | {"reason": reason}
     names = ("close_term", "term_closed")
-    return Write("close_term", term, now, tuple(Step(n, params) for n in names), _applied)
+    steps = tuple(Step(n, params) for n in names)
+    return Write("close_term", term, now, steps, _applied, on_disk=False)
 
 
 def _applied(rows: Rows, ledger_now: datetime | None) -> Applied:
