@@ -303,6 +303,29 @@ _ALL = (
         DAEMON + "test_supervisor.py::test_a_reused_pid_is_not_killed",
         supervisor=True,
     ),
+    # -- orders and notices
+    Canary(
+        "order-carried-out-late",
+        defects.order_carried_out_late,
+        LEDGER + "test_errands.py::test_a_late_copy_of_a_pause_does_not_undo_its_resume",
+    ),
+    Canary(
+        "pause-forgotten",
+        defects.pause_forgotten,
+        LEDGER + "test_errands.py::"
+        "test_a_slot_of_the_pause_is_never_caught_up_and_one_after_it_runs[sqlite-6-0]",
+    ),
+    Canary(
+        "backfill-runs-all",
+        defects.backfill_runs_all,
+        LEDGER + "test_errands.py::test_a_backfill_runs_what_never_ran_and_leaves_alone_what_did",
+    ),
+    Canary(
+        "notice-taken-twice",
+        defects.notice_taken_twice,
+        LEDGER + "test_noticed.py::test_a_notice_of_an_older_term_is_not_taken_again",
+        fleet=DAEMON + "test_notices.py::test_over_a_killed_leader_each_failure_is_told_once",
+    ),
     # -- the fencing kit
     Canary(
         "kit-without-guard",

@@ -450,6 +450,30 @@ def lost_slots_rerun() -> None:
     writes._sweep = lambda of_term, settlement: sweep(of_term, replace(settlement, skip=False))
 
 
+def order_carried_out_late() -> None:
+    """a late copy of an order that is answered is carried out again"""
+    _change_query("pause_jobs", lambda text: _without(text, " AND c.done_by_fence IS NULL"))
+
+
+def pause_forgotten() -> None:
+    """what lay in a pause is caught up once it has ended"""
+    for name in ("pause_new", "pause_waiting"):
+        _change_query(name, lambda text: _without(text, ">= j.paused_from", instead="> :now"))
+
+
+def backfill_runs_all() -> None:
+    """a backfill runs what has run already"""
+    _change_query(
+        "put_manual",
+        lambda text: _without(text, "NOT EXISTS", instead="EXISTS (SELECT 1) OR EXISTS"),
+    )
+
+
+def notice_taken_twice() -> None:
+    """the key of a notice is given to whoever asks for it"""
+    _change_query("notice_is_ours", lambda text: text.partition(" AND sent_at")[0])
+
+
 def _change_query(name: str, change: Callable[[str], str]) -> None:
     """In both databases' notations."""
     from cron_leader.ledger import postgres, sqlite

@@ -228,6 +228,16 @@ async def test_a_pause_on_top_of_a_pause_goes_on_from_its_beginning(lab: Lab) ->
     assert (row.paused_from, row.paused_until, row.paused_why) == (at(6), at(90), "more")
 
 
+async def test_a_late_copy_of_a_pause_does_not_undo_its_resume(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    await paused(lab, leader)
+    lab.give(CommandRow("order-2", "resume", ELECTION, "{}", "op@host", None, T0))
+    await carry_out(leader, Errand("order-2", CommandResult.RESUMED, "job", at(30)), 30)
+    late = Errand("order-1", CommandResult.PAUSED, "job", at(60))
+    assert await carry_out(leader, late) == Done(True)
+    assert lab.read().jobs()[0].paused_until == at(30)
+
+
 @pytest.mark.parametrize("seen", [None, 0])
 @pytest.mark.parametrize("seconds", [6, 59, 60])
 async def test_a_slot_of_the_pause_is_never_caught_up_and_one_after_it_runs(
