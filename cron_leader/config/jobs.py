@@ -11,6 +11,8 @@ from cron_leader.config.problems import Problem
 from cron_leader.config.schedules import read_schedule
 from cron_leader.config.units import NS_PER_S
 from cron_leader.core.model import (
+    BACKOFF_MAX_S,
+    BACKOFF_S,
     Catchup,
     CommandSpec,
     Delivery,
@@ -83,9 +85,27 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
         report(
             "max_parallel", 'goes with overlap = "queue" or "allow"; else it is one; leave it out'
         )
+    _check_retries(values, spec, report)
     if schedule is None or spec is None or len(problems) > before:
         return None
     return Job(name=values["name"], schedule=schedule, spec=spec, **_options(values, base))
+
+
+_BACKOFF_NS = int(BACKOFF_S * NS_PER_S)
+_BACKOFF_MAX_NS = int(BACKOFF_MAX_S * NS_PER_S)
+_OF_RETRIES = ("backoff", "backoff_max", "retry_on", "retry_exit_codes", "retry_budget")
+
+
+def _check_retries(values: Values, spec: RunnableSpec | None, report: Report) -> None:
+    if not values.get("retries"):
+        for key in (key for key in _OF_RETRIES if key in values):
+            report(key, "goes with retries, which are 0; leave it out")
+    if isinstance(spec, PythonSpec) and "retry_exit_codes" in values:
+        report("retry_exit_codes", "is for programs; a python job has retry_on")
+    if spec is not None and not isinstance(spec, PythonSpec) and "retry_on" in values:
+        report("retry_on", "is for python jobs; a program has retry_exit_codes")
+    if values.get("backoff", _BACKOFF_NS) > values.get("backoff_max", _BACKOFF_MAX_NS):
+        report("backoff", "must not be longer than backoff_max, which is 5m unless given")
 
 
 def _options(values: Values, base: Path) -> dict[str, Any]:
@@ -100,6 +120,12 @@ def _options(values: Values, base: Path) -> dict[str, Any]:
         "max_parallel": ("max_parallel", int),
         "queue_limit": ("queue_limit", int),
         "when_full": ("when_full", WhenFull),
+        "retries": ("retries", int),
+        "backoff": ("backoff_s", _seconds),
+        "backoff_max": ("backoff_max_s", _seconds),
+        "retry_on": ("retry_on", tuple),
+        "retry_exit_codes": ("retry_exit_codes", tuple),
+        "retry_budget": ("retry_budget", int),
         "catchup": ("catchup", Catchup),
         "catchup_limit": ("catchup_limit", int),
         "delivery": ("delivery", Delivery),

@@ -127,6 +127,7 @@ _MODULE = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be the name of a module:
 _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
+_EXCEPTION = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be an exception: "ValueError"')
 
 _SHORTEST_RETENTION_NS = 3600 * NS_PER_S
 """A late copy of a claim must find its slot's row."""
@@ -209,6 +210,12 @@ JOB: Mapping[str, Schema] = {
     "catchup": _one_of(*Catchup),
     "catchup_limit": _whole(1, 100_000),
     "start_within": _after(_start_within),
+    "retries": _whole(0, 1_000),
+    "backoff": _POSITIVE,
+    "backoff_max": _POSITIVE,
+    "retry_on": _texts(_EXCEPTION),
+    "retry_exit_codes": _texts(_whole(1, 255)),
+    "retry_budget": _whole(1, 100_000),
     "jitter": _DURATION,
     "delivery": _one_of(*Delivery),
     "on_lost_leadership": _one_of(*OnLostLeadership),
@@ -217,7 +224,7 @@ JOB: Mapping[str, Schema] = {
 
 _DURATIONS = frozenset(
     {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace"}
-) | {"start_within", "retention", "jitter"}
+) | {"start_within", "retention", "jitter", "backoff", "backoff_max"}
 
 
 def _table(fields: Mapping[str, Schema], *required: str) -> Schema:

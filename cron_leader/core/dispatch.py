@@ -50,6 +50,7 @@ from cron_leader.core.model import (
     WhenFull,
 )
 from cron_leader.core.plan import Agenda, backlog, held_to, start_of
+from cron_leader.core.retry import Budget, retry_at
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.waiting import Waiting
 
@@ -94,7 +95,7 @@ class Flight:
     run: Run
     stage: Stage = Stage.CLAIMING
     doom: Doom | None = None
-    result: Result | None = None
+    retry_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Dispatch:
         self._floors: dict[Batch, tuple[datetime, int]] = {}
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
         self._waiting = Waiting()
+        self._budget = Budget()
         self._paced_until_ns = 0
         self.known_to = EPOCH
         """The highest planned_to of the term that the ledger has acknowledged."""
@@ -348,17 +350,19 @@ class Dispatch:
             return
         run = flight.run
         if changed and self._current(flight):
-            origin = Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
-            self.order([DueRow(run.slot, run.attempt, origin, now.wall + RETRY_AFTER)])
+            self.order([DueRow(run.slot, run.attempt, _origin(run), now.wall + RETRY_AFTER)])
         self._leave(flight)
 
-    def on_finish(self, run_id: str) -> Run | None:
-        """The run whose end is now written, refused, or given up."""
+    def on_finish(self, run_id: str, *, changed: bool) -> Run | None:
+        """The run whose end is now written, or (not changed) refused, given up or superseded."""
         flight = self.flights.get(run_id)
         if flight is None:
             return None
+        run = flight.run
+        if changed and flight.retry_at is not None and self._current(flight):
+            self.order([DueRow(run.slot, run.attempt, _origin(run), flight.retry_at)])
         self._leave(flight)
-        return flight.run
+        return run
 
     def order(self, rows: Iterable[DueRow]) -> None:
         """Rows that are in the ledger, whatever their number: they wait for their next_at."""
@@ -410,8 +414,19 @@ class Dispatch:
         once = not self._current(flight)
         if not once:
             self._ends[run_id] = now.boot_ns
+            finish = self._retried(flight, finish, now)
         self._out.append(WriteFinish(flight.run.term, finish, once=once))
         self._waiting.unpark(flight.run.slot.job)
+
+    def _retried(self, flight: Flight, finish: Finish, now: Now) -> Finish:
+        """The same end, or one after which the slot is to be tried again."""
+        if finish.state not in (State.FAILED, State.TIMED_OUT):
+            return finish
+        at = retry_at(flight.run, finish.result)
+        if at is None or not self._budget.take(flight.run.job, now.boot_ns):
+            return finish
+        flight.retry_at = at
+        return replace(finish, state=State.RETRYING, next_at=at)
 
     # ------------------------------------------------------------------ leaving
 
@@ -574,6 +589,11 @@ def _outcome(flight: Flight, result: Result) -> tuple[State, Reason | None]:
         replaced = flight.doom is Doom.REPLACED
         return State.CANCELLED, Reason.OVERLAP if replaced else Reason.SHUTDOWN
     return (State.TIMED_OUT if result.timed_out else State.FAILED), None
+
+
+def _origin(run: Run) -> Origin:
+    """Of a row that waits once more: it is no catch-up, whatever it was."""
+    return Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
 
 
 def _about(run: Run) -> dict[str, object]:

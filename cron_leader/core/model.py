@@ -146,13 +146,19 @@ class Limits:
     processes: int | None = None
 
 
+BACKOFF_S = 1.0
+BACKOFF_MAX_S = 300.0
+"""Waits before the first retry, and the longest one, unless a job says otherwise."""
+
+
 @value
 class Job:
     """One configured job. Durations in seconds; start_within_s None means no limit.
 
-    max_parallel: of `queue` and `allow`; None means one, or as many as the node has room for.
-    queue_limit: slots that may wait at once. user ("name" or "name:group"), umask, nice: None means
-    the daemon's own.
+    retries: attempts after the first, all for failures; retry_on, retry_exit_codes: for these only,
+    empty means for any; retry_budget: in an hour. max_parallel: of `queue` and `allow`; None means
+    one, or as many as the node has room for. queue_limit: slots that may wait at once. user ("name"
+    or "name:group"), umask, nice: None means the daemon's own.
     """
 
     name: str
@@ -170,6 +176,12 @@ class Job:
     start_within_s: float | None = None
     jitter_s: float = 0.0
     blackout: Blackout | None = None
+    retries: int = 0
+    backoff_s: float = BACKOFF_S
+    backoff_max_s: float = BACKOFF_MAX_S
+    retry_on: tuple[str, ...] = ()
+    retry_exit_codes: tuple[int, ...] = ()
+    retry_budget: int | None = None
     delivery: Delivery = Delivery.AT_MOST_ONCE
     on_lost_leadership: OnLostLeadership = OnLostLeadership.KILL
     isolation: Isolation = Isolation.PROCESS
@@ -303,8 +315,7 @@ class Entry:
 
 @value
 class Gap:
-    """A stretch of `slots` > 10 slots of a job, missed or skipped for one reason; ends inclusive.
-    """
+    """A stretch of `slots` > 10 slots of a job, missed or skipped for one reason; ends inclusive."""
 
     job: str
     first: datetime
@@ -389,8 +400,8 @@ class DueRow:
 class Finish:
     """The end of a run: compare-and-set on (running, attempt, run_id).
 
-    state: a final one, or DUE (at-least-once, cancelled by a shutdown: a later leader takes it).
-    attempt_state: what the attempt's own row says (never DUE).
+    state: a final one, or DUE (at-least-once, cancelled by a shutdown: a later leader takes it), or
+    RETRYING, from next_at on. attempt_state: what the attempt's own row says (always final).
     """
 
     slot: SlotKey
@@ -400,6 +411,7 @@ class Finish:
     attempt_state: State
     reason: Reason | None
     result: Result
+    next_at: datetime | None = None
 
 
 @value

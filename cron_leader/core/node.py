@@ -234,7 +234,8 @@ class Node:
                 assert_never(event)
 
     def _on_finish(self, event: m.FinishAnswered) -> None:
-        run = self._dispatch.on_finish(event.run_id)
+        changed = isinstance(event.answer, Applied) and event.answer.changed
+        run = self._dispatch.on_finish(event.run_id, changed=changed)
         if isinstance(event.answer, Refused):
             self._refused(event.answer, event.nonce, run.term.fence if run else None)
 

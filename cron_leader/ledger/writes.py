@@ -208,6 +208,10 @@ def _gaps(of_term: Params, gaps: Sequence[Gap]) -> Iterable[Step]:
 # ------------------------------------------------------------------ the end of a run, of a term
 
 
+_UNFINISHED = {State.DUE: "slot_due_again", State.RETRYING: "slot_retrying"}
+"""The end of a run that is not the end of its slot."""
+
+
 def finish(term: Term, finish: Finish) -> Write[Applied]:
     """The run's outcome on its slot and on its attempt."""
     result = finish.result
@@ -219,9 +223,10 @@ def finish(term: Term, finish: Finish) -> Write[Applied]:
         "exit_code": result.exit_code,
         "error": _storable(result.error),
         "output": _storable(result.output),
+        "next_at": finish.next_at,
     }
     outcome = finish.attempt_state.value
-    slot = "slot_due_again" if finish.state is State.DUE else "finish_slot"
+    slot = _UNFINISHED.get(finish.state, "finish_slot")
     return _run_write("finish", term, slot, params, at=result.finished_at, outcome=outcome)
 
 

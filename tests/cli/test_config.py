@@ -56,7 +56,7 @@ BAD = {
     "unknown key": ('[lease]\ntll = "10s"', [':2: [lease] tll = "10s"', "did you mean ttl?"]),
     "unknown top-level key": ('ttl = "10s"', [':1: ttl = "10s": unknown key']),
     "unknown job key": (JOB + 'crn = "x"', [':3: [[job]] "digest" crn', "did you mean cron?"]),
-    "key of a later release": (JOB + DAILY + RUNS + "retries = 3", ["retries = 3: unknown key"]),
+    "key of a later release": (JOB + DAILY + RUNS + "rerun = 3", ["rerun = 3: unknown key"]),
     "single brackets": ('[job]\nname = "x"', ["must be written [[job]]"]),
     "number for a duration": ("[lease]\nttl = 10", ['must be text in quotes; write "10s"']),
     "no unit": ('[lease]\nttl = "10"', ["not a duration", '"1m30s"']),
@@ -172,6 +172,25 @@ BAD = {
     "max_parallel of a job": (
         JOB + DAILY + RUNS + "max_parallel = 2", ['goes with overlap = "queue" or "allow"'],
     ),
+    "retries": (JOB + DAILY + RUNS + "retries = -1", ["retries = -1"]),
+    "backoff alone": (JOB + DAILY + RUNS + 'backoff = "1s"', ["goes with retries"]),
+    "backoff_max": (
+        JOB + DAILY + RUNS + 'retries = 1\nbackoff = "2s"\nbackoff_max = "1s"',
+        ["must not be longer than backoff_max"],
+    ),
+    "retry_on of a program": (
+        JOB + DAILY + RUNS + 'retries = 1\nretry_on = ["OSError"]', ["is for python jobs"],
+    ),
+    "retry_on a phrase": (
+        JOB + DAILY + RUNS + 'retries = 1\nretry_on = ["no luck"]', ["must be an exception"],
+    ),
+    "retry_exit_codes of a function": (
+        JOB + DAILY + 'python = "a:b"\nretries = 1\nretry_exit_codes = [1]', ["is for programs"],
+    ),
+    "retry_exit_codes": (
+        JOB + DAILY + RUNS + "retries = 1\nretry_exit_codes = [0]", ["retry_exit_codes"],
+    ),
+    "retry_budget": (JOB + DAILY + RUNS + "retries = 1\nretry_budget = 0", ["retry_budget = 0"]),
     "queue_limit": (JOB + DAILY + RUNS + "queue_limit = 0", ["queue_limit = 0"]),
     "when_full": (JOB + DAILY + RUNS + 'when_full = "wait"', ["must be queue or skip"]),
     "catchup": (JOB + DAILY + RUNS + 'catchup = "lastest"', ["did you mean latest?"]),
@@ -273,6 +292,16 @@ def test_the_three_kinds_of_schedule_and_of_work() -> None:
     assert first.spec == CommandSpec(("ls", "-l"))
     assert second.schedule == third.schedule == At(datetime(2030, 1, 1, 9, tzinfo=UTC))
     assert second.spec == ShellSpec("ls | wc")
+
+
+def test_every_key_of_retries_arrives() -> None:
+    keys = 'retries = 3\nbackoff = "2s"\nbackoff_max = "1m"\nretry_budget = 9\n'
+    text = JOB + DAILY + RUNS + keys + "retry_exit_codes = [75, 143]\n"
+    text += '[[job]]\nname = "b"\n' + DAILY + 'python = "a:b"\nretries = 1\nretry_on = ["E"]\n'
+    program, function = read(text).jobs
+    assert (program.retries, program.backoff_s, program.backoff_max_s) == (3, 2.0, 60.0)
+    assert (program.retry_exit_codes, program.retry_budget) == ((75, 143), 9)
+    assert (function.retry_on, function.backoff_s) == (("E",), 1.0)
 
 
 # what the table says | the digest of the schedule

@@ -339,6 +339,24 @@ async def test_a_finish_is_recorded_once_and_its_resend_answers_the_same(lab: La
     assert attempt.error == "Traceback\ufffd: ? boom"
 
 
+async def test_a_slot_to_be_tried_again_waits_over_a_takeover_with_its_attempt(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    await leader.take(RUN)
+    kept = {"attempt_state": State.FAILED, "next_at": at(9)}
+    for _ in range(2):
+        answer = await leader.finish(RUN, state=State.RETRYING, **kept)
+        assert isinstance(answer, Applied)
+        assert answer.changed
+    row, (attempt,) = lab.slot(RUN.slot), lab.read().attempts()
+    assert row is not None
+    assert (row.state, row.attempt, row.next_at, row.finished_at) == ("retrying", 1, at(9), None)
+    assert attempt.state == "failed"
+    successor = await lab.leader("b")
+    assert await successor.settle(settlement()) == (DueRow(slot(), 1, Origin.SCHEDULE, at(9)),)
+    again = Claim(RUN.slot, "run-2", seen=1)
+    assert await successor.take(again, now=at(9)) == Taken({"run-2": 2})
+
+
 async def test_a_finish_of_another_run_changes_nothing(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     await leader.take(RUN)
