@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import islice, pairwise
 
 from cron_leader.config import Config
+from cron_leader.core.blackout import next_outside
 from cron_leader.core.model import Job, State
 from cron_leader.core.schedule import (
     Bounded,
@@ -63,7 +64,7 @@ def findings(config: Config, now: datetime) -> list[Finding]:
 
 
 def _of_job(job: Job, now: datetime) -> Iterator[Finding]:
-    at = job.schedule.next_after(now)
+    at = next_outside(job.schedule, job.blackout, now)
     if at is None or at > now + YEARS_AHEAD * _YEAR:
         text = f"does not fire in the next {YEARS_AHEAD} years"
         yield Finding(Lint.NEVER, job.name, text)
@@ -221,15 +222,28 @@ def changes(old: Config, new: Config, now: datetime, horizon: timedelta) -> list
 def _change(
     name: str, before: Job | None, after: Job | None, span: tuple[datetime, datetime]
 ) -> Change:
-    if before and after and before.schedule.digest == after.schedule.digest:
+    if before and after and _fires_alike(before, after):
         return Change(name, (), (), ())
     old, new = (
-        list(islice(_slots(job.schedule, *span), MOST_SLOTS)) if job else []
+        list(islice(_fires(job, *span), MOST_SLOTS)) if job else []
         for job in (before, after)
     )
     lost, gained = sorted(set(old) - set(new)), sorted(set(new) - set(old))
     moved = tuple(zip(lost, gained, strict=False))
     return Change(name, tuple(gained[len(moved) :]), tuple(lost[len(moved) :]), moved)
+
+
+def _fires_alike(before: Job, after: Job) -> bool:
+    same = before.schedule.digest == after.schedule.digest
+    return same and before.blackout is None and after.blackout is None
+
+
+def _fires(job: Job, after: datetime, until: datetime) -> Iterator[datetime]:
+    """Its slots that lie in no blackout."""
+    at = next_outside(job.schedule, job.blackout, after)
+    while at is not None and at <= until:
+        yield at
+        at = next_outside(job.schedule, job.blackout, at)
 
 
 def _slots(schedule: Schedule, after: datetime, until: datetime | None) -> Iterator[datetime]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
 from pathlib import Path
@@ -15,23 +15,32 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
+from cron_leader.core.cron import spread
+from cron_leader.core.model import Job, Reason
 from cron_leader.core.schedule import Schedule, zone_of
 from cron_leader.errors import ConfigError
+
+_NAMELESS = "schedule"
 
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """One fire time; job is None for a schedule given on the command line."""
+    """One fire time; job is None for a schedule given on the command line.
+
+    skipped: it lies in a blackout of the job.
+    """
 
     at: datetime
     zone: tzinfo
     job: str | None = None
+    skipped: bool = False
 
     def fact(self) -> Mapping[str, str]:
         """What --json prints of it."""
         name = {} if self.job is None else {"job": self.job}
         local = self.at.astimezone(self.zone)
-        return {**name, "local": local.isoformat(), "utc": output.utc(self.at)}
+        facts = {**name, "local": local.isoformat(), "utc": output.utc(self.at)}
+        return {**facts, "skipped": Reason.BLACKOUT} if self.skipped else facts
 
 
 def next_times(
@@ -46,6 +55,10 @@ def next_times(
         str | None, typer.Option(metavar="DURATION", help="This interval, and no configuration.")
     ] = None,
     timezone: Annotated[str, typer.Option(help="Zone of --cron and of a naive --after.")] = "UTC",
+    named: Annotated[
+        str | None, typer.Option("--job", metavar="NAME", help="Draw the H of --cron for this job.")
+    ] = None,
+    fleet: Annotated[str, typer.Option(help="And in this fleet.")] = "default",
     after: Annotated[
         str | None, typer.Option(metavar="TIME", help="RFC 3339; else now. Fires come after it.")
     ] = None,
@@ -57,7 +70,10 @@ def next_times(
     if cron is not None or every is not None:
         if jobs or (cron and every):
             raise typer.BadParameter("give JOBs, or --cron, or --every: one of them")
-        fires = _fires_of(_given(cron, every, timezone), None, start, count)
+        schedule = _given(cron, every, timezone, seed=(fleet, named or _NAMELESS))
+        if cron and named is None and spread(cron, "") != cron:
+            output.note("H is drawn by fleet and job: --job NAME (and --fleet) gives a job's times")
+        fires = _fires_of(schedule, None, start, count)
     else:
         fires = _fires_of_jobs(config, jobs or [], start, count)
     if as_json:
@@ -66,16 +82,23 @@ def next_times(
         _show(fires)
 
 
-def _given(cron: str | None, every: str | None, zone: str) -> Schedule:
-    """A schedule from the command line, under the rules of the configuration."""
+def _given(
+    cron: str | None, every: str | None, zone: str, seed: tuple[str, str] = ("default", _NAMELESS)
+) -> Schedule:
+    """A schedule from the command line, under the rules of the configuration.
+
+    seed: the fleet's name and the job's, for `H`.
+    """
+    fleet, name = seed
     kind, value = ("cron", cron) if cron is not None else ("every", every)
-    table: dict[str, object] = {"name": "schedule", kind: value, "shell": ":"}
+    table: dict[str, object] = {"name": name, kind: value, "shell": ":"}
     if kind == "cron":
         table["timezone"] = zone
     try:
-        (job,) = configuration.build_jobs([table], where="command line", base=Path())
+        where = "command line"
+        (job,) = configuration.build_jobs([table], where=where, base=Path(), fleet=fleet)
     except ConfigError as error:
-        text = str(error).replace('command line: [[job]] "schedule" ', "--")
+        text = str(error).replace(f'{where}: [[job]] "{name}" ', "--")
         raise ConfigError(text.replace(f"--{kind} =", f"--{kind}")) from None
     return job.schedule
 
@@ -85,8 +108,16 @@ def _fires_of_jobs(
 ) -> list[Fire]:
     loaded = setup.with_code_jobs(configuration.load(config, environ=os.environ))
     wanted = [setup.named(loaded, name) for name in names] or loaded.jobs
-    fires = [fire for job in wanted for fire in _fires_of(job.schedule, job.name, start, count)]
+    fires = [
+        replace(fire, skipped=_is_dark(job, fire.at))
+        for job in wanted
+        for fire in _fires_of(job.schedule, job.name, start, count)
+    ]
     return sorted(fires, key=lambda fire: (fire.at, fire.job))
+
+
+def _is_dark(job: Job, at: datetime) -> bool:
+    return job.blackout is not None and job.blackout.until(at) is not None
 
 
 def _fires_of(schedule: Schedule, job: str | None, start: datetime, count: int) -> list[Fire]:
@@ -123,7 +154,7 @@ def _show(fires: list[Fire]) -> None:
         (
             *([] if fire.job is None else [fire.job]),
             fire.at.astimezone(fire.zone).isoformat(sep=" "),
-            output.when(fire.at, now=now),
+            output.when(fire.at, now=now) + (" (blackout)" if fire.skipped else ""),
         )
         for fire in fires
     ]

@@ -88,6 +88,12 @@ class Account:
         return self.job.schedule.next_after(self.at - timedelta.resolution) == self.at
 
     @property
+    def dark_until(self) -> datetime | None:
+        """The end of the blackout that it lies in, as it is configured now."""
+        blackout = self.job and self.job.blackout
+        return blackout.until(self.at) if blackout else None
+
+    @property
     def led(self) -> bool:
         """Whether a term is known to have gone on at that time."""
         if self.term is None:
@@ -183,6 +189,7 @@ def facts_of(account: Account) -> dict[str, Any]:
         "time": account.at,
         "verdict": verdict(account),
         "is_slot": account.is_slot,
+        "blackout_until": account.dark_until,
         "slot_before": job and job.schedule.prev_before(account.at),
         "slot_after": job and job.schedule.next_after(account.at),
         "first_seen": row and row.first_seen,
@@ -240,7 +247,8 @@ def _expected(account: Account) -> str:
     if account.job is None:
         return f"{name} is not configured any more, so whether {at} was a slot is not known."
     if account.is_slot:
-        return f"{at} is a slot of {name}."
+        dark = f", in a blackout until {output.when(account.dark_until)}"
+        return f"{at} is a slot of {name}{dark if account.dark_until else ''}."
     schedule = account.job.schedule
     before, after = schedule.prev_before(account.at), schedule.next_after(account.at)
     return (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cron_leader.config import schema
+from cron_leader.config.blackouts import read_blackout
 from cron_leader.config.problems import Problem
 from cron_leader.config.schedules import read_schedule
 from cron_leader.config.units import NS_PER_S
@@ -75,6 +76,7 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
 
     kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
     schedule = read_schedule(values, kind, seed, report)
+    blackout = read_blackout(values, report)
     spec = _spec(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
@@ -88,7 +90,13 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
     _check_retries(values, spec, report)
     if schedule is None or spec is None or len(problems) > before:
         return None
-    return Job(name=values["name"], schedule=schedule, spec=spec, **_options(values, base))
+    return Job(
+        name=values["name"],
+        schedule=schedule,
+        spec=spec,
+        blackout=blackout,
+        **_options(values, base),
+    )
 
 
 _BACKOFF_NS = int(BACKOFF_S * NS_PER_S)

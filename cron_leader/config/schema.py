@@ -110,13 +110,30 @@ def _texts(item: Schema) -> Schema:
     return cs.list_schema(item, strict=True, min_length=1)
 
 
+def _table(fields: Mapping[str, Schema], *required: str) -> Schema:
+    return cs.typed_dict_schema(
+        {
+            name: cs.typed_dict_field(schema, required=name in required)
+            for name, schema in fields.items()
+        },
+        extra_behavior="forbid",
+        strict=True,
+    )
+
+
 _TEXT = _after(_not_empty)
 _ONE, _LIST = "<one>", "<list>"
 """Which of two shapes a value has; no part of a key's name."""
-_TEXT_OR_TEXTS = cs.tagged_union_schema(
-    {_ONE: _TEXT, _LIST: _texts(_TEXT)},
-    discriminator=lambda value: _LIST if isinstance(value, list | tuple) else _ONE,
-)
+
+
+def _one_or_more(item: Schema) -> Schema:
+    return cs.tagged_union_schema(
+        {_ONE: item, _LIST: _texts(item)},
+        discriminator=lambda value: _LIST if isinstance(value, list | tuple) else _ONE,
+    )
+
+
+_TEXT_OR_TEXTS = _one_or_more(_TEXT)
 _DURATION = _after(parse_duration)
 _POSITIVE = _at_least(1, "must be longer than 0s")
 _NODE = _matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,64}", "must be 1 to 64 characters without spaces")
@@ -128,6 +145,17 @@ _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
 _EXCEPTION = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be an exception: "ValueError"')
+
+WINDOW: Mapping[str, Schema] = {
+    "from": cs.any_schema(),
+    "to": cs.any_schema(),
+    "days": _TEXT_OR_TEXTS,
+    "cron": _TEXT,
+    "duration": _POSITIVE,
+    "holidays": _TEXT,
+    "region": _TEXT,
+    "timezone": _TEXT,
+}
 
 _SHORTEST_RETENTION_NS = 3600 * NS_PER_S
 """A late copy of a claim must find its slot's row."""
@@ -217,25 +245,15 @@ JOB: Mapping[str, Schema] = {
     "retry_exit_codes": _texts(_whole(1, 255)),
     "retry_budget": _whole(1, 100_000),
     "jitter": _DURATION,
+    "blackout": _one_or_more(_table(WINDOW)),
     "delivery": _one_of(*Delivery),
     "on_lost_leadership": _one_of(*OnLostLeadership),
     "isolation": _one_of(*Isolation),
 }
 
 _DURATIONS = frozenset(
-    {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace"}
+    {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace", "duration"}
 ) | {"start_within", "retention", "jitter", "backoff", "backoff_max"}
-
-
-def _table(fields: Mapping[str, Schema], *required: str) -> Schema:
-    return cs.typed_dict_schema(
-        {
-            name: cs.typed_dict_field(schema, required=name in required)
-            for name, schema in fields.items()
-        },
-        extra_behavior="forbid",
-        strict=True,
-    )
 
 
 _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIONS.items()}

@@ -219,6 +219,25 @@ def test_next_of_the_configured_jobs_is_in_the_order_of_time(cli: Cli) -> None:
     assert "2026-01-01 08:30:00+00:00" in text
 
 
+def test_next_marks_slots_in_a_blackout(cli: Cli) -> None:
+    configure(JOB + 'shell = ":"\nblackout = { days = "sat,sun" }')
+    args = ("next", "--after", "2026-01-02T10:00:00Z", "-n", "3")  # a Friday, past 09:00
+    fires = json.loads(cli(*args, "--json").out)
+    assert [fire.get("skipped") for fire in fires] == ["blackout", "blackout", None]
+    assert cli(*args).out.count("(blackout)") == 2
+
+
+def test_next_of_a_hash_is_that_of_the_named_job(cli: Cli) -> None:
+    configure('[fleet]\nname = "f"\n[[job]]\nname = "a"\ncron = "H H * * *"\nshell = ":"')
+    after = ("--after", "2026-01-01T00:00:00Z", "-n", "1", "--json")
+    hashed = ("next", "--cron", "H H * * *", *after)
+    named = cli(*hashed, "--job", "a", "--fleet", "f")
+    (of_file,) = json.loads(cli("next", *after).out)
+    assert json.loads(named.out)[0]["utc"] == of_file["utc"]
+    assert "H is drawn by" not in named.err
+    assert "H is drawn by fleet and job" in cli(*hashed).err
+
+
 @pytest.mark.parametrize(
     ("args", "part"),
     [

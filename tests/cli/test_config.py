@@ -145,6 +145,39 @@ BAD = {
         JOB + DAILY + RUNS + 'jitter = "5m"\nstart_within = "5m"',
         ['jitter = "5m"', "must be shorter than start_within"],
     ),
+    "blackout without a time": (JOB + DAILY + RUNS + "blackout = {}", ["says no time; give from"]),
+    "half a freeze": (JOB + DAILY + RUNS + 'blackout = { from = "09:00" }', ["give both"]),
+    "freeze backwards": (
+        JOB + DAILY + RUNS + 'blackout = { from = "2026-12-02T00:00Z", to = "2026-12-01T00:00Z" }',
+        [":5:", "to must be later than from"],
+    ),
+    "freeze without zone": (
+        JOB + DAILY + RUNS + 'blackout = { from = "2026-12-02T00:00", to = "2026-12-03T00:00" }',
+        ["from = '2026-12-02T00:00'", "a time with its zone"],
+    ),
+    "hours and an instant": (
+        JOB + DAILY + RUNS + 'blackout = { from = "09:00", to = "2026-12-01T00:00Z" }', ["alike"],
+    ),
+    "no hours": (JOB + DAILY + RUNS + 'blackout = { from = "09:00", to = "09:00" }', ["one time"]),
+    "days of a blackout": (
+        JOB + DAILY + RUNS + 'blackout = [{ days = "mon" }, { days = ["tue", "fry"] }]',
+        ["number 2: day-of-week 'FRY'"],
+    ),
+    "cron without duration": (
+        JOB + DAILY + RUNS + 'blackout = { cron = "0 2 * * *" }', ["needs a duration"],
+    ),
+    "duration of days": (
+        JOB + DAILY + RUNS + 'blackout = { days = "mon", duration = "2h" }',
+        ["duration does not go with days"],
+    ),
+    "country": (JOB + DAILY + RUNS + 'blackout = { holidays = "XX" }', ["no such country"]),
+    "region": (
+        JOB + DAILY + RUNS + 'blackout = { holidays = "DE", region = "XX" }', ["known: BB, BE"],
+    ),
+    "zone of a blackout": (
+        JOB + DAILY + RUNS + 'blackout = { days = "mon", timezone = "Europe/Warsav" }',
+        ["blackout", "did you mean 'Europe/Warsaw'?"],
+    ),
     "anchor of cron": (
         JOB + DAILY + RUNS + "anchor = 2030-01-01T09:00:00Z",
         ["anchor", "goes with every only, not with cron"],

@@ -45,6 +45,7 @@ def config_of(*tables: dict[str, object], max_parallel: int = 64) -> Config:
         ({"cron": "*/30 2 * * *", "dst_fold": "once", **WARSAW}, []),
         ({"cron": "*/30 * * * *", **WARSAW}, []),
         ({"every": "1h"}, []),
+        ({"cron": "0 9 * * *", "blackout": {"from": "08:00", "to": "10:00"}}, ["never"]),
     ],
 )
 def test_a_schedule_that_is_hardly_meant_is_found(
@@ -105,6 +106,13 @@ def test_slots_that_are_gained_lost_and_moved_are_told_apart(folder: Path) -> No
     assert moved == lint.Change("job-0", (), (), ((nine, nine + timedelta(hours=1)),))
     assert (lost.job, len(lost.lost), lost.gained, lost.moved) == ("job-1", 2, (), ())
     assert (gained.job, len(gained.gained), gained.lost) == ("job-3", 3, ())
+
+
+def test_a_new_blackout_takes_slots(folder: Path) -> None:
+    old = config_of({"cron": "0 * * * *"})
+    new = config_of({"cron": "0 * * * *", "blackout": {"from": "22:00", "to": "06:00"}})
+    (change,) = lint.changes(old, new, NOW, timedelta(days=1))
+    assert (len(change.lost), change.gained, change.moved) == (8, (), ())
 
 
 def test_strict_prints_what_it_finds_and_fails(cli: Cli) -> None:

@@ -43,6 +43,11 @@ def keep_for_ever() -> None:
     file.write_text(file.read_text() + '[ledger]\nretention = "off"\n')
 
 
+def black_out(window: str) -> None:
+    file = Path("cron-leader.toml")
+    file.write_text(f"{file.read_text()}blackout = {window}\n")
+
+
 async def ask(cli: Cli, at: datetime | str, job: str = "digest") -> dict[str, Any]:
     time = at if isinstance(at, str) else at.isoformat()
     ran = await command(cli, "why", job, time, "--json")
@@ -91,6 +96,15 @@ async def test_a_slot_in_a_gap_is_told_with_the_whole_stretch_and_that_nobody_le
     assert said["leader"] is None
     assert said["leaderless"] == {"from": None, "to": "2026-01-02T03:00:00Z"}
     assert "one of 20 slots from 2026-01-02 02:40:00Z to 2026-01-02 02:59:00Z" in said["text"]
+
+
+async def test_a_slot_in_a_blackout_is_told_with_its_end(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    black_out('{ days = "*", from = "03:00", to = "04:00" }')
+    await lead(ledger)
+    said = await ask(cli, T0 + MINUTE)
+    assert said["blackout_until"] == "2026-01-02T04:00:00Z"
+    assert "is a slot of digest, in a blackout until 2026-01-02 04:00:00Z." in said["text"]
 
 
 async def test_a_time_that_is_no_slot_names_the_nearest(cli: Cli, ledger: Ledger) -> None:
