@@ -125,7 +125,7 @@ class Life:
         active = [f for f in dispatch.flights.values() if f.stage in ACTIVE]
         assert dispatch._busy == len(active)
         of_term = Counter(f.run.slot.job for f in active if f.run.term is dispatch._term)
-        assert +dispatch._busy_jobs == of_term
+        assert {job: len(runs) for job, runs in dispatch._busy_jobs.items()} == of_term
 
     def check_alarms(self) -> None:
         """An alarm in the past would keep the daemon going round."""

@@ -521,6 +521,8 @@ class Dispatch:
             of_job[run.run_id] = flight
         else:
             del of_job[run.run_id]
+        if not of_job:
+            del self._busy_jobs[run.slot.job]
 
     def _put_back(self, flight: Flight, now: Now) -> None:
         self._move(flight, Stage.RETURNING)
