@@ -142,6 +142,8 @@ class Notices:
         for timer in self._long.pop(_run_of(line), ()):
             timer.cancel()
         job, outcome = line["job"], line["outcome"]
+        if "retry_at" in line:
+            return
         if outcome in FAILURES:
             self._failing.add(job)
             self._tell(On.FAILURE, line)

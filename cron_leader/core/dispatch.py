@@ -406,6 +406,8 @@ class Dispatch:
         if flight is None:
             return
         finish = _finish_of(flight, result)
+        if self._current(flight):
+            finish = self._retried(flight, finish, now)
         self._out.append(Emit("run.finished", _about(flight.run) | _how(finish)))
         if flight.doom is Doom.LOST:  # the next leader's sweep ends the row
             self._leave(flight)
@@ -414,7 +416,6 @@ class Dispatch:
         once = not self._current(flight)
         if not once:
             self._ends[run_id] = now.boot_ns
-            finish = self._retried(flight, finish, now)
         self._out.append(WriteFinish(flight.run.term, finish, once=once))
         self._waiting.unpark(flight.run.slot.job)
 
@@ -617,6 +618,8 @@ def _how(finish: Finish) -> dict[str, object]:
         how["reason"] = finish.reason
     if result.error is not None:
         how["error"] = result.error.strip().rpartition("\n")[2]
+    if finish.next_at is not None:
+        how["retry_at"] = finish.next_at
     return how
 
 

@@ -35,6 +35,12 @@ command = ["sleep", "60"]
 drain = "0s"
 grace = "0s"
 [[job]]
+name = "stubborn"
+at = "2999-01-01T00:00:00Z"
+command = ["false"]
+retries = 2
+backoff = "10ms"
+[[job]]
 name = "mended"
 at = "2999-01-01T00:00:00Z"
 command = ["test", "-e", "mended"]
@@ -170,6 +176,19 @@ async def test_a_run_that_takes_long_is_told_while_it_goes_on(
         trigger(place, "k2", "long")
         await until("it is told", lambda: receiver.told() == [("long", "long")])
         assert [slot.state for slot in place.slots("long")] == ["running"]
+
+
+async def test_a_failure_that_is_tried_again_is_told_when_it_is_final(
+    tmp_path: Path, etcd: EmbeddedEtcd, receiver: Receiver
+) -> None:
+    notify = f'[[notify]]\nwebhook = "{receiver.url}"\n'
+    async with town(tmp_path, etcd.endpoint, jobs=JOBS + notify) as place:
+        await place.lead("a")
+        trigger(place, "k1", "stubborn")
+        await until("it is told", lambda: receiver.told() == [("failure", "stubborn")])
+        assert receiver.got[0]["attempt"] == 3
+        again = place.fleet.timeline.all("run.finished", job="stubborn")
+        assert ["retry_at" in line.fields for line in again] == [True, True, False]
 
 
 async def test_missed_slots_are_told_by_the_next_leader(
