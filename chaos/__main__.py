@@ -1,4 +1,4 @@
-"""`python -m chaos`: run a scenario, run the canaries, judge a history again, or draw it."""
+"""`python -m chaos`: scenarios, plans of seeds, shrinking; canaries, verdicts, drawings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos import checks, cuts, op, report
+from chaos import checks, cuts, op, plan, report, seeds, shrink
 from chaos.canaries import CANARIES, table
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
@@ -21,6 +22,7 @@ from chaos.worlds.services import NotHere
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
 OUT = Path(__file__).parent / "out"
+WORLDS = ("sim",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,8 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     match args.command:
+        case "run" if args.world is not None:
+            return _simulate(args)
         case "run":
             return _run(_order(args))
+        case "plan":
+            made = seeds.plan_of(args.seed, _ms(args.time))
+            if args.out is not None:
+                plan.save(made, args.out)
+            print(plan.show(made))
+            return 0
+        case "shrink":
+            return _shrink(args.folder)
         case "cuts":
             out = (args.out or _fresh("cuts")).resolve()
             return _cut(Series(args.count, args.ttl, args.election_ms, args.canary, out))
@@ -61,12 +73,21 @@ def _draw(folder: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run_ = commands.add_parser("run", help="one scenario: YES 0, NO 1, UNKNOWN 2")
-    run_.add_argument("scenario", choices=SCENARIOS)
+    run_ = commands.add_parser("run", help="a scenario, or plans of seeds: YES 0, NO 1, UNKNOWN 2")
+    run_.add_argument("scenario", choices=SCENARIOS, nargs="?")
+    run_.add_argument("--world", choices=WORLDS, help="play plans of faults drawn from seeds there")
+    run_.add_argument("--plan", type=Path, help="play this plan.json")
+    run_.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    _seeded(run_)
     run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
     in_scenarios = [name for name, canary in CANARIES.items() if canary.scenarios]
     run_.add_argument("--canary", choices=in_scenarios, help="build this defect in: must be NO")
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
+    planned = commands.add_parser("plan", help="the faults that a seed stands for")
+    planned.add_argument("--out", type=Path, help="save it: for run --plan")
+    _seeded(planned)
+    shrunk = commands.add_parser("shrink", help="the fewest faults with which a sim run fails so")
+    shrunk.add_argument("folder", type=Path, help="where the run left its plan.json")
     cuts_ = commands.add_parser("cuts", help="many cuts of the leader from etcd, counted")
     cuts_.add_argument("--count", type=int, default=5)
     cuts_.add_argument("--ttl", type=int, default=5, help="of the lease, in seconds")
@@ -85,7 +106,52 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _seeded(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time", type=float, default=600.0, help="of each run, in seconds")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    """Play plans in virtual time; those that are not YES are kept. The worst verdict."""
+    first = args.seed
+    made = [seeds.plan_of(seed, _ms(args.time)) for seed in range(first, first + args.seeds)]
+    if args.plan is not None:
+        made = [plan.load(args.plan)]
+    out = (args.out or _fresh("sim")).resolve()
+    if len(made) == 1:
+        return _show(seeds.keep(made[0], out).findings)
+    found = Counter[Verdict]()
+    for judged in seeds.run(made):
+        found[judged.verdict] += 1
+        if judged.verdict is Verdict.NO:
+            folder = out / f"seed-{judged.plan.seed}"
+            seeds.keep(judged.plan, folder)
+            print(f"seed {judged.plan.seed}: {', '.join(sorted(judged.broken))}: {folder}")
+    print(", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict), flush=True)
+    return next(EXIT[v] for v in (Verdict.NO, Verdict.YES, Verdict.UNKNOWN) if found[v])
+
+
+def _shrink(folder: Path) -> int:
+    """Leaves plan.json and history.jsonl of the smallest plan in folder/shrunk. 0: it fails."""
+    whole = plan.load(folder / "plan.json")
+    broken = seeds.judged(whole).broken
+    if not broken:
+        print("this plan breaks no law")
+        return EXIT[Verdict.UNKNOWN]
+    least = shrink.shrink(whole, lambda tried: bool(seeds.judged(tried).broken & broken))
+    judged = seeds.keep(least, folder / "shrunk")
+    print(plan.show(least))
+    _show(judged.findings)
+    return 0
+
+
 def _order(args: argparse.Namespace) -> Order:
+    if args.scenario is None:
+        _parser().error(f"name a scenario ({', '.join(SCENARIOS)}) or a --world")
     variants = SCENARIOS[args.scenario].variants
     variant = args.variant or variants[0]
     if variant not in variants:

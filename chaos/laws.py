@@ -1,0 +1,296 @@
+"""What must be true of a history of any number of faults, whatever they were.
+
+Pure functions of a history, like checks.py, whose scenarios have one fault and know what it is.
+A fault that breaks a promise's premise excuses it, by name: a key that a hand deleted lets two
+gates stand open until the watch says so; a frozen machine kills nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from chaos.checks import (
+    UNFINISHED,
+    Check,
+    Finding,
+    Verdict,
+    fence_never_falls,
+    no_stale_write_accepted,
+    one_row_per_slot,
+)
+from chaos.op import Op, Source, Type
+from chaos.plan import Fault
+from chaos.story import SECOND_NS, Gate, Story
+
+DYING_NS = SECOND_NS // 5
+"""A process is dead so long after its SIGKILL, at most."""
+_FREEZES = frozenset({Fault.FREEZE_NODE, Fault.FREEZE_DAEMON})
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """A fault's time."""
+
+    fault: str
+    nodes: tuple[str, ...]
+    began_ns: int
+    healed_ns: int
+    bites: int
+
+
+# ------------------------------------------------------------------ what the laws look at
+
+
+def spells(story: Story) -> list[Spell]:
+    return [
+        Spell(v["fault"], tuple(v["nodes"]), v["began_ns"], op.at_ns, v["bites"])
+        for op in story.ops
+        if op.source is Source.NEMESIS and (op.f, op.type) == ("heal", Type.OK)
+        for v in [op.value]
+    ]
+
+
+def _planned(story: Story, key: str) -> Any:
+    return next(op.value[key] for op in story.ops if op.source is Source.PLAN)
+
+
+def gates(story: Story) -> list[Gate]:
+    """As told, but none beyond the deadline its daemon knew: a frozen one cannot say so."""
+    known: dict[tuple[str, int], list[int]] = {}
+    for op in story.events("deadline"):
+        if op.value["fence"] is not None:
+            known.setdefault((op.process, op.value["fence"]), []).append(op.value["until_ns"])
+    return [_bounded(gate, known.get((gate.node, gate.fence), [])) for gate in story.gates()]
+
+
+def _bounded(gate: Gate, deadlines: list[int]) -> Gate:
+    last_ns = max(deadlines, default=None)
+    if last_ns is None or (gate.closed_ns is not None and gate.closed_ns <= last_ns):
+        return gate
+    return replace(gate, closed_ns=last_ns)
+
+
+def keys_gone(story: Story) -> dict[int, int]:
+    """Fence -> when etcd deleted its key ."""
+    return {
+        op.value["fence"]: op.at_ns
+        for op in story.ops
+        if op.source is Source.ETCD and op.f == "delete"
+    }
+
+
+def meddled(story: Story) -> dict[int, int]:
+    """Fence -> when somebody's hand was in its key or its lease."""
+    return {
+        op.value["fence"]: op.at_ns
+        for op in story.ops
+        if op.source is Source.NEMESIS and op.f == "meddled"
+    }
+
+
+# ------------------------------------------------------------------ the laws
+
+
+def every_slot_explained(story: Story) -> Finding:
+    """Each slot of each job, from when the fleet knew it to half a minute before the end, has a
+    row or lies in a gap, and no such row is unfinished."""
+    ends = max((op.at_ns for op in story.ops), default=0)
+    rows = {(r["job"], r["scheduled_for"]): r["state"] for r in story.rows("slot")}
+    spans: dict[str, list[tuple[datetime, datetime]]] = {}
+    for gap in story.rows("gap"):
+        span = datetime.fromisoformat(gap["first"]), datetime.fromisoformat(gap["last"])
+        spans.setdefault(gap["job"], []).append(span)
+    jobs = story.rows("job")
+    started = datetime.fromisoformat(_planned(story, "started")) if jobs else None
+    if not rows or started is None:
+        return _unknown(every_slot_explained, "the ledger holds no slot")
+    until = started + timedelta(microseconds=(ends - 30 * SECOND_NS) // 1_000)
+    for job in jobs:
+        for at in _slots(datetime.fromisoformat(job["first_seen"]), until, job["every_ms"]):
+            state = rows.get((job["job"], at.isoformat()))
+            if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
+                return _no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
+            if state in UNFINISHED:
+                return _no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
+    return _yes(every_slot_explained, f"{len(rows)} rows")
+
+
+def _slots(after: datetime, until: datetime, every_ms: int) -> Iterator[datetime]:
+    every = timedelta(milliseconds=every_ms)
+    epoch = datetime(1970, 1, 1, tzinfo=after.tzinfo)
+    at = epoch + ((after - epoch) // every + 1) * every
+    while at <= until:
+        yield at
+        at += every
+
+
+def never_two_gates(story: Story) -> Finding:
+    """At no instant do two gates stand open, unless a hand had deleted the older one's key."""
+    found, hands = sorted(gates(story), key=lambda gate: gate.opened_ns), meddled(story)
+    if not found:
+        return _unknown(never_two_gates, "no gate opened")
+    for one, other in pairwise(found):
+        if one.open_at(other.opened_ns - 1) and hands.get(one.fence, other.opened_ns) >= (
+            other.opened_ns
+        ):
+            text = f"{other.node} opened at fence {other.fence}, {one.node} ({one.fence}) was open"
+            return _no(never_two_gates, text)
+    return _yes(never_two_gates, f"{len(found)} gates, one after the other")
+
+
+def gate_shut_before_key_gone(story: Story) -> Finding:
+    """A gate is shut when etcd lets its key go, unless a hand did."""
+    gone, hands = keys_gone(story), meddled(story)
+    found = gates(story)
+    for gate in found:
+        at_ns = gone.get(gate.fence)
+        if at_ns is None or gate.fence in hands:
+            continue
+        if gate.open_at(at_ns):
+            text = f"{gate.node}'s gate ({gate.fence}) was open when etcd let its key go"
+            return _no(gate_shut_before_key_gone, text)
+    if not gone.keys() & {gate.fence for gate in found}:
+        return _unknown(gate_shut_before_key_gone, "no leader's key went")
+    return _yes(gate_shut_before_key_gone, f"{len(found)} gates")
+
+
+def no_run_begins_late(story: Story) -> Finding:
+    """No run begins before its term's gate has opened, past the deadline its daemon knew, or once
+    its key is gone (unless a hand took it)."""
+    gone, hands = keys_gone(story), meddled(story)
+    opened: dict[int, int] = {}
+    for gate in story.gates():
+        opened.setdefault(gate.fence, gate.opened_ns)
+    last = {op.value["fence"]: op.value["until_ns"] for op in story.events("deadline")}
+    runs = 0
+    for op in story.notes("began"):
+        fence, runs = op.value["fence"], runs + 1
+        who = f"{op.value['job']} {op.value['scheduled_for']} on {op.process}, fence {fence}"
+        if op.at_ns < opened.get(fence, op.at_ns + 1):
+            return _no(no_run_begins_late, f"{who}: before its gate opened")
+        if op.at_ns > last.get(fence, op.at_ns):
+            return _no(no_run_begins_late, f"{who}: past its deadline")
+        if fence not in hands and op.at_ns > gone.get(fence, op.at_ns):
+            return _no(no_run_begins_late, f"{who}: its key was gone")
+    if not runs:
+        return _unknown(no_run_begins_late, "no run began")
+    return _yes(no_run_begins_late, f"{runs} runs")
+
+
+def lost_runs_end_in_time(story: Story) -> Finding:
+    """A run that may not outlive its term is dead when etcd lets the key go, unless its machine
+    was frozen, or a hand took the key."""
+    gone, hands, ends = keys_gone(story), meddled(story), _ends(story)
+    may_finish, faults = set(_planned(story, "may_finish")), spells(story)
+    for op in story.notes("began"):
+        fence, job = op.value["fence"], op.value["job"]
+        at_ns = gone.get(fence)
+        if at_ns is None or job in may_finish or fence in hands:
+            continue
+        if ends.get(_run(op), at_ns) > at_ns + DYING_NS and not _frozen(faults, op.process, at_ns):
+            late = (ends[_run(op)] - at_ns) / SECOND_NS
+            text = f"{job} on {op.process}, fence {fence}, ran {late:.2f} s on without its key"
+            return _no(lost_runs_end_in_time, text)
+    return _yes(lost_runs_end_in_time, f"{len(ends)} runs ended")
+
+
+def _ends(story: Story) -> dict[tuple[object, ...], int]:
+    return {_run(op): op.at_ns for op in story.notes("ended")}
+
+
+def _run(op: Op) -> tuple[object, ...]:
+    value = op.value
+    return value["job"], value["scheduled_for"], value["attempt"], value["fence"]
+
+
+def _frozen(faults: list[Spell], node: str, at_ns: int) -> bool:
+    """Frozen then, or thawed just before."""
+    return any(
+        s.fault in _FREEZES and node in s.nodes and s.began_ns <= at_ns <= s.healed_ns + SECOND_NS
+        for s in faults
+    )
+
+
+def ticks_in_peace(story: Story) -> Finding:
+    """A gate stands open whenever no fault has been about for the time a recovery may take."""
+    end_ns = max((op.at_ns for op in story.ops), default=0)
+    found, faults = sorted(gates(story), key=lambda g: g.opened_ns), spells(story)
+    allowed_ns = 2 * int(_planned(story, "ttl_ns")) + 15 * SECOND_NS
+    peace = list(_peace(faults, end_ns, allowed_ns))
+    open_ = [(g.opened_ns, end_ns if g.closed_ns is None else g.closed_ns) for g in found]
+    for began_ns, ends_ns in peace:
+        for at_ns in _uncovered(open_, began_ns, ends_ns):
+            text = f"no gate is open at {at_ns / SECOND_NS:.2f} s, in peace since "
+            text += f"{(began_ns - allowed_ns) / SECOND_NS:.2f} s"
+            return _no(ticks_in_peace, text)
+    if not peace:
+        return _unknown(ticks_in_peace, "there was no peace")
+    return _yes(ticks_in_peace, f"{len(peace)} spells of peace")
+
+
+def _peace(faults: list[Spell], end_ns: int, allowed_ns: int) -> Iterator[tuple[int, int]]:
+    since_ns = 0
+    for spell in sorted(faults, key=lambda s: s.began_ns):
+        if spell.began_ns > since_ns + allowed_ns:
+            yield since_ns + allowed_ns, spell.began_ns
+        last_ns = spell.healed_ns
+        if spell.fault == Fault.ROLLING_RESTART:
+            last_ns += 40 * SECOND_NS
+        since_ns = max(since_ns, last_ns)
+    if end_ns > since_ns + allowed_ns:
+        yield since_ns + allowed_ns, end_ns
+
+
+def _uncovered(open_: list[tuple[int, int]], began_ns: int, ends_ns: int) -> Iterator[int]:
+    """Instants of the stretch at which nothing is open; a handover of a second is nothing."""
+    at_ns = began_ns
+    for opened_ns, closed_ns in open_:
+        if closed_ns < at_ns:
+            continue
+        if opened_ns > at_ns + SECOND_NS:
+            break
+        at_ns = max(at_ns, closed_ns)
+        if at_ns >= ends_ns:
+            return
+    yield at_ns
+
+
+def faults_bit(story: Story) -> Finding:
+    """Something was disturbed, runs began, and a newer term raised the fence over an older one."""
+    bites = sum(spell.bites for spell in spells(story))
+    raises = sum(op.value["fence"] is not None for op in story.accepted())
+    if not bites:
+        return _unknown(faults_bit, "no fault touched anything")
+    if raises < 2:
+        return _unknown(faults_bit, "the first leader kept the post")
+    return _yes(faults_bit, f"{bites} bites, {raises} terms")
+
+
+LAWS: tuple[Check, ...] = (
+    one_row_per_slot,
+    every_slot_explained,
+    fence_never_falls,
+    no_stale_write_accepted,
+    never_two_gates,
+    gate_shut_before_key_gone,
+    no_run_begins_late,
+    lost_runs_end_in_time,
+    ticks_in_peace,
+    faults_bit,
+)
+
+
+def _yes(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.YES, text)
+
+
+def _no(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.NO, text)
+
+
+def _unknown(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.UNKNOWN, text)

@@ -1,0 +1,105 @@
+"""The simulator: deterministic, sound, and the fleet in it keeps the laws."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos import gen, op, plan, seeds, shrink
+from chaos.__main__ import main
+from chaos.checks import Verdict
+from chaos.gen import Draws
+from chaos.plan import Fault, Move, Plan, Target
+from chaos.worlds.sim.world import CAN, World
+
+MINUTES_4 = 240_000
+SHORT = 120_000
+
+
+def digest(seed: int, folder: Path) -> str:
+    path = folder / "history.jsonl"
+    op.save(World(seeds.plan_of(seed, SHORT)).run(), path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_same_seed_is_the_same_history_to_the_byte_whatever_python_hashes_strings_to(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.chaos.test_sim import digest; "
+        "print(digest(5, Path(sys.argv[1])))"
+    )
+    found = {digest(5, tmp_path)}
+    for hashing in ("1", "2"):
+        folder = tmp_path / hashing
+        folder.mkdir()
+        env = {**os.environ, "PYTHONHASHSEED": hashing}
+        said = subprocess.run(
+            [sys.executable, "-c", script, str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=env,
+            cwd=Path(__file__).parents[2],
+            timeout=60,
+        )
+        found.add(said.stdout.strip())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_minutes_of_faults_break_no_law(seed: int) -> None:
+    judged = seeds.judged(seeds.plan_of(seed, MINUTES_4))
+    assert not judged.broken, judged
+
+
+def test_a_run_without_faults_proves_nothing() -> None:
+    judged = seeds.judged(Plan(1, SHORT))
+    assert judged.verdict is Verdict.UNKNOWN
+    assert not judged.broken
+
+
+@pytest.mark.parametrize("fault", sorted(CAN))
+def test_each_fault_bites_where_it_is_put(fault: Fault) -> None:
+    kind = next((k for k in gen.KINDS if k.fault is fault), None)
+    target = kind.targets[0] if kind else Target.LEADER
+    move = Move(30_000, fault, target, 6_000, amount=500)
+    world = World(Plan(3, 60_000, moves=(move,)))
+    healed = [o for o in world.run() if o.f == "heal"]
+    assert [o.value["bites"] > 0 for o in healed] == [True], healed
+
+
+def test_shrinking_ends_with_the_faults_that_matter() -> None:
+    whole = seeds.plan_of(11, 600_000)
+    pair = {whole.moves[1].at_ms, whole.moves[-1].at_ms}
+
+    def fails(tried: Plan) -> bool:
+        return pair <= {move.at_ms for move in tried.moves}
+
+    least = shrink.shrink(whole, fails)
+    assert {move.at_ms for move in least.moves} == pair
+    assert all(move.for_ms < 2 * shrink.SHORTEST_MS for move in least.moves)
+    with pytest.raises(ValueError, match="does not fail"):
+        shrink.shrink(least, lambda _: False)
+
+
+def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    words = ["run", "--world", "sim", "--out"]
+    status = main([*words, str(first), "--seed", "4", "--time", "120"])
+    assert main([*words, str(again), "--plan", str(first / "plan.json")]) == status
+    assert (first / "history.jsonl").read_bytes() == (again / "history.jsonl").read_bytes()
+    assert plan.load(first / "plan.json") == seeds.plan_of(4, SHORT)
+    assert "one_row_per_slot" in capsys.readouterr().out
+
+
+def test_draws_of_two_streams_of_a_seed_have_nothing_in_common() -> None:
+    one, other = Draws(3, 1), Draws(3, 2)
+    assert not {one.bits() for _ in range(50)} & {other.bits() for _ in range(50)}
