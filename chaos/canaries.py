@@ -213,8 +213,8 @@ _ALL = (
     Canary(
         "lost-commit-trusted",
         defects.lost_commit_trusted,
-        DAEMON + "test_scribe.py::"
-        "test_a_write_whose_outcome_is_unknown_is_told_once_before_it_is_sent_again[error0-told0]",
+        LEDGER + "test_leaders.py::"
+        "test_a_finish_whose_commit_was_cut_off_is_sent_again_until_it_stands[ahead-of-it]",
     ),
     Canary(
         "guard-without-nonce",
@@ -237,6 +237,18 @@ _ALL = (
         defects.sweep_without_state,
         LEDGER + "test_conformance.py::"
         "test_a_sweep_abandons_running_rows_and_adopts_waiting_ones[sqlite]",
+    ),
+    Canary(
+        "slots-read-early",
+        defects.slots_read_early,
+        LEDGER + "test_leaders.py::"
+        "test_a_slot_taken_while_the_successor_stood_in_line_is_swept[sqlite]",
+    ),
+    Canary(
+        "slots-read-early-and-stateless",
+        defects.slots_read_early_and_stateless,
+        LEDGER + "test_leaders.py::"
+        "test_a_slot_that_ended_while_the_successor_stood_in_line_is_not_run_again[sqlite]",
     ),
     Canary(
         "loss-covered-up",

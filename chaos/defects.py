@@ -10,6 +10,7 @@ made in the process it is for, the supervisor's bare interpreter among them.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -428,6 +429,62 @@ def sweep_without_state() -> None:
         "sweep_running",
         lambda text: text.partition(" AND state IN ('due', 'running', 'retrying')")[0],
     )
+
+
+def slots_read_early() -> None:
+    """a takeover sweeps the slots that its leader read before the raise"""
+    _sweep_what_was_read(lambda text: text)
+
+
+def slots_read_early_and_stateless() -> None:
+    """a takeover sweeps the slots that its leader read before the raise, whatever became of them"""
+    _sweep_what_was_read(
+        lambda text: re.sub(r"\s+AND (s\.)?state (IN \([^)]*\)|= 'running')", "", text)
+    )
+
+
+def _sweep_what_was_read(change: Callable[[str], str]) -> None:
+    """Read while in line; at the takeover their keys stand in the sweep's own statements."""
+    from cron_leader.ledger import postgres, sqlite
+    from cron_leader.ledger.guarded import GuardedLedger
+    from cron_leader.ledger.sql import Dialect, Query, to_text, translate
+
+    sweeps = ("sweep_running_to_due", "sweep_running")
+    early: dict[Any, str] = {}
+    for backend, dialect in ((postgres, Dialect.POSTGRES), (sqlite, Dialect.SQLITE)):
+        text = "SELECT * FROM cron_leader_slot WHERE election = :election AND state = 'running'"
+        read = Query(translate(dialect, text), ())
+        backend._QUERIES = {**backend._QUERIES, "read_early": read}
+    for name in sweeps:
+        _change_query(name, lambda text: f"{change(text)} AND (EARLY)")
+    whole = {backend: dict(backend._QUERIES) for backend in (postgres, sqlite)}
+    settle = GuardedLedger.settle
+
+    def with_rehearsal(rehearse: Any) -> Any:
+        async def and_read(ledger: Any, election: str) -> None:
+            await rehearse(ledger, election)
+            rows = await ledger.read("read_early", {"election": election})
+            keys = (
+                f"job = '{row['job']}' AND scheduled_for = '{to_text(row['scheduled_for'])}'"
+                for row in rows
+            )
+            early[ledger] = " OR ".join(keys) or "1 = 0"
+
+        return and_read
+
+    async def of_those(ledger: Any, term: Any, past: Any) -> Any:
+        keys = early.get(ledger, "1 = 1")
+        for backend, known in whole.items():
+            sent = {
+                n: replace(known[n], text=_without(known[n].text, "EARLY", instead=keys))
+                for n in sweeps
+            }
+            backend._QUERIES = {**known, **sent}
+        return await settle(ledger, term, past)
+
+    for kind in (postgres.PostgresLedger, sqlite.SqliteLedger):
+        kind.rehearse = with_rehearsal(kind.rehearse)
+    GuardedLedger.settle = of_those
 
 
 def loss_covered_up() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 from unittest.mock import ANY
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from cron_leader import fencing
+from cron_leader.clock import SystemClock
+from cron_leader.core import messages as m
 from cron_leader.core.model import (
     Applied,
     Claim,
@@ -25,7 +29,9 @@ from cron_leader.core.model import (
     Taken,
 )
 from cron_leader.errors import LedgerUnusable
-from cron_leader.ledger import postgres
+from cron_leader.ledger import open_ledger, postgres
+from cron_leader.scribe import Scribe
+from tests.etcd_kit import Emitted, Recorder
 from tests.ledger.kit import (
     ELECTION,
     T0,
@@ -35,6 +41,7 @@ from tests.ledger.kit import (
     Leader,
     at,
     dying_after,
+    finish,
     nothing,
     order,
     settlement,
@@ -297,3 +304,103 @@ async def test_a_write_cut_at_any_statement_is_whole_when_sent_again(
     assert after != before
     assert await WRITES[what](leader) == answer or what != "claim"
     assert everything(lab) == after
+
+
+# ------------------------------------------------------------------ what a takeover goes by
+
+
+async def in_line(lab: Lab) -> Leader:
+    """A successor that has made ready, and has not raised."""
+    successor = Leader(await lab.ledger(), lab.candidate("b"))
+    await successor.ledger.rehearse(ELECTION)
+    return successor
+
+
+async def test_a_slot_taken_while_the_successor_stood_in_line_is_swept(lab: Lab) -> None:
+    old = await lab.leader(past=settlement())
+    await old.take(Claim(slot(), "before"))
+    successor = await in_line(lab)
+    await old.take(Claim(slot(1), "since"))
+    await successor.rise()
+    await successor.settle(settlement(now=at(60)))
+    assert lab.states() == {slot(): "abandoned", slot(1): "abandoned"}
+
+
+async def test_a_slot_that_ended_while_the_successor_stood_in_line_is_not_run_again(
+    lab: Lab,
+) -> None:
+    old = await lab.leader(past=settlement())
+    await old.take(Claim(slot(), "run"))
+    successor = await in_line(lab)
+    await old.finish(Claim(slot(), "run"))
+    await successor.rise()
+    assert await successor.settle(settlement(now=at(60), again=("job",))) == ()
+    assert lab.states() == {slot(): "succeeded"}
+
+
+# ------------------------------------------------------------------ a COMMIT cut off
+
+
+@contextlib.asynccontextmanager
+async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
+    """A way to the server that breaks at the first COMMIT: ahead of it, or ahead of its answer."""
+    there = conninfo.conninfo_to_dict(url)
+    whole = True
+    serving: list[asyncio.Task[None]] = []
+
+    async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        nonlocal whole
+        serving.append(cast(asyncio.Task[None], asyncio.current_task()))
+        server, to_server = await asyncio.open_connection(there["host"], there["port"])
+
+        async def back() -> None:
+            while (data := await server.read(65536)) and (not cut or b"COMMIT" not in data):
+                to_client.write(data)
+
+        cut = False
+        answering = asyncio.create_task(back())
+        with contextlib.suppress(ConnectionError):
+            while data := await client.read(65536):
+                if whole and b"COMMIT" in data:
+                    cut, whole = True, False
+                    if arrives:
+                        to_server.write(data)
+                        await answering
+                    break
+                to_server.write(data)
+        answering.cancel()
+        await asyncio.wait({answering})
+        for end in (to_server, to_client):
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1")
+    port = proxy.sockets[0].getsockname()[1]
+    try:
+        yield url.replace(f":{there['port']}/", f":{port}/")
+        assert not whole, "nothing was cut"
+    finally:
+        proxy.close()
+        await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["ahead-of-it", "ahead-of-its-answer"])
+async def test_a_finish_whose_commit_was_cut_off_is_sent_again_until_it_stands(
+    pglab: Lab, arrives: bool
+) -> None:
+    old = await pglab.leader(past=settlement())
+    await old.take(RUN)
+    async with cut_once(pglab.url, arrives=arrives) as url:
+        ledger, posted, emit = open_ledger(url), Recorder(), Emitted()
+        try:
+            scribe = Scribe(ledger, post=posted, clock=SystemClock(), emit=emit)
+            await soon(scribe.perform(m.WriteFinish(old.term, finish(RUN), once=False)))
+        finally:
+            await ledger.close()
+    (answered,) = posted.of(m.FinishAnswered)
+    assert isinstance(answered.answer, Applied)
+    assert answered.answer.changed
+    assert pglab.states() == {RUN.slot: "succeeded"}
+    assert "ledger.uncertain" in emit.names()
+    assert [a.state for a in pglab.read().attempts()] == ["succeeded"]
