@@ -1,0 +1,66 @@
+"""Retries and replacement by real leaders and real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cron_leader.etcd.embedded import EmbeddedEtcd
+from tests.kit import town, until
+
+FAILS_UNTIL_MENDED = """
+[[job]]
+name = "flaky"
+every = "1s"
+shell = "[ -e mended ] || exit 75"
+retries = 1000
+backoff = "200ms"
+retry_exit_codes = [75]
+"""
+
+REPLACED = """
+[[job]]
+name = "held"
+every = "1s"
+shell = "exec sleep 60"
+overlap = "replace"
+grace = "5s"
+"""
+
+
+async def test_a_slot_that_failed_under_a_killed_leader_is_tried_again_by_its_successor(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    async with town(tmp_path, etcd.endpoint, jobs=FAILS_UNTIL_MENDED) as place:
+        opened = await place.lead("a")
+        await place.follow("b")
+        failed = await place.says("run.finished", since=opened.at, job="flaky", attempt=2)
+        assert failed.fields["outcome"] == "failed"
+        since = place.fleet.kill_daemon("a")
+        await place.says("gate.opened", since=since, node="b")
+        (tmp_path / "mended").touch()
+
+        def survivors() -> list[list[tuple[str, int]]]:
+            """Of slots that have succeeded after a failure under the killed leader: their ends."""
+            ends: dict[object, list[tuple[int, str, int]]] = {}
+            for row in place.attempts("flaky"):
+                ends.setdefault(row.scheduled_for, []).append((row.attempt, row.state, row.fence))
+            told = [[(s, fence) for _, s, fence in sorted(found)] for found in ends.values()]
+            first = opened.fields["fence"]
+            return [t for t in told if t[0] == ("failed", first) and t[-1][0] == "succeeded"]
+
+        await until("a slot's success after its failure", lambda: bool(survivors()))
+        for ends in survivors():
+            assert ends[-1][1] > ends[0][1]
+
+
+async def test_a_replaced_run_is_ended_before_the_next_one_starts(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    async with town(tmp_path, etcd.endpoint, jobs=REPLACED) as place:
+        opened = await place.lead("a")
+        first = await place.says("run.finished", since=opened.at, job="held")
+        assert (first.fields["outcome"], first.fields["reason"]) == ("cancelled", "overlap")
+        started = await place.says("run.started", since=first.at, job="held")
+        assert started.fields["scheduled_for"] > first.fields["scheduled_for"]
+        row = min(place.slots("held"), key=lambda slot: slot.scheduled_for)
+        assert (row.state, row.reason) == ("cancelled", "overlap")
