@@ -225,8 +225,7 @@ def _change(
     if before and after and _fires_alike(before, after):
         return Change(name, (), (), ())
     old, new = (
-        list(islice(_fires(job, *span), MOST_SLOTS)) if job else []
-        for job in (before, after)
+        list(islice(_fires(job, *span), MOST_SLOTS)) if job else [] for job in (before, after)
     )
     lost, gained = sorted(set(old) - set(new)), sorted(set(new) - set(old))
     moved = tuple(zip(lost, gained, strict=False))

@@ -315,7 +315,7 @@ class Entry:
 
 @value
 class Gap:
-    """A stretch of `slots` > 10 slots of a job, missed or skipped for one reason; ends inclusive."""
+    """A stretch of > 10 slots of one job, missed or skipped for one reason; ends inclusive."""
 
     job: str
     first: datetime
