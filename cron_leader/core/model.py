@@ -272,6 +272,7 @@ class Result:
 
     exit_code: as a shell counts (128 + n for signal n); None if it has none (inline, lost).
     error: one line or a traceback, None on success. output: head and tail, None if there is none.
+    committed: the run has committed its success with its own writes: it stands, however it ended.
     """
 
     exit_code: int | None
@@ -280,6 +281,7 @@ class Result:
     output: str | None
     finished_at: datetime
     duration_ns: int
+    committed: bool = False
 
     @property
     def ok(self) -> bool:
