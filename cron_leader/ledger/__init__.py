@@ -130,8 +130,11 @@ class Ledger(Protocol):
     async def close(self) -> None: ...
 
 
-def open_ledger(url: str) -> Ledger:
-    """The back end for `sqlite:///path` or `postgresql://...`; nothing is opened yet."""
+def open_ledger(url: str, *, ttl_s: float | None = None) -> Ledger:
+    """The back end for `sqlite:///path` or `postgresql://...`; nothing is opened yet.
+
+    ttl_s: of the lease: a transaction whose client froze is ended by Postgres after as long.
+    """
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         from cron_leader.ledger.sqlite import SqliteLedger
@@ -140,7 +143,7 @@ def open_ledger(url: str) -> Ledger:
     if scheme in {"postgresql", "postgres"}:
         from cron_leader.ledger.postgres import PostgresLedger
 
-        return PostgresLedger(url)
+        return PostgresLedger(url) if ttl_s is None else PostgresLedger(url, frozen_s=ttl_s)
     raise LedgerUnusable(
         f"ledger url {scheme!r}: unknown scheme; use sqlite:///file.db or postgresql://host/db"
     )

@@ -53,9 +53,28 @@ RAISE_S = 60.0
 LOOK_S = 0.1
 """After this long without an answer another connection looks whether the ledger is alive."""
 
-_IDLE_MS = "5000"
-"""A transaction of ours whose client froze is ended by the server after this: while it waits for
-our next statement, and while it cannot send its answer, when no statement timeout is heeded."""
+PATIENCE_S = 0.1
+"""After this long more, and then each time, a raise that waits ends the older terms' backends."""
+
+FROZEN_S = 5.0
+"""A transaction of ours whose client froze is ended by the server after this, if a lease's TTL is
+not given: while it waits for our next statement, and while it cannot send its answer, when no
+statement timeout is heeded."""
+
+_END_OLDER = """
+SELECT a.pid, pg_terminate_backend(a.pid) AS ended
+FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+    AND CASE WHEN a.application_name ~ %(pattern)s
+        THEN split_part(a.application_name, ':', 3)::numeric < %(revision)s + coalesce((
+            SELECT f."offset" FROM cron_leader_fence AS f WHERE f.election = %(election)s), 0)
+        ELSE false END
+    AND a.application_name <> %(own)s
+    AND (pg_has_role(a.usesysid, 'MEMBER') OR pg_has_role('pg_signal_backend', 'MEMBER'))
+    AND (NOT r.rolsuper OR (SELECT m.rolsuper FROM pg_roles AS m WHERE m.rolname = current_user))
+"""
+"""Transactions of older terms of one election; the name is theirs for the transaction only. Those
+that our role may not end, or see, are left to the server's timeouts."""
 
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
@@ -95,9 +114,11 @@ class _OwnCopy:
 class PostgresLedger(GuardedLedger):
     """`postgresql://user:password@host:port/database`, or anything else libpq reads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, frozen_s: float = FROZEN_S) -> None:
+        """frozen_s: after how long the server ends a transaction whose client froze."""
         self._sessions = Sessions(url)
         self._where = self._sessions.where
+        self._frozen_s = frozen_s
 
     # -------------------------------------------------------------- identity
 
@@ -166,7 +187,9 @@ class PostgresLedger(GuardedLedger):
         raising = asyncio.create_task(self._raise(candidate, now), name="ledger-raise")
         try:
             await self._until_known(raising, waiting)
-            answer = await raising
+            while not (await asyncio.wait({raising}, timeout=PATIENCE_S))[0]:
+                await self._end_older(candidate)
+            answer = raising.result()
         finally:
             raising.cancel()
             await asyncio.gather(raising, return_exceptions=True)
@@ -186,6 +209,19 @@ class PostgresLedger(GuardedLedger):
         except TimeoutError:
             raise LedgerUncertain(f"ledger {self._where}: no answer to the raise") from None
 
+    async def _end_older(self, candidate: Candidate) -> None:
+        """Have the server end what holds the raise up: a client that froze between its guard and
+        the answer to its COMMIT. Best effort."""
+        params = {
+            "election": candidate.election,
+            "pattern": f"^cron_leader:{candidate.election}:[0-9]+$",
+            "revision": candidate.revision,
+            "own": fencing.application_name(candidate.election, candidate.revision),
+        }
+        with contextlib.suppress(CronLeaderError):
+            async with self._sessions.session(READ_S) as connection:
+                await _execute(connection, _END_OLDER, params)
+
     async def _answers(self) -> bool:
         with contextlib.suppress(CronLeaderError):
             await self.identity()
@@ -197,7 +233,7 @@ class PostgresLedger(GuardedLedger):
         past = {"election": candidate.election}
         name = fencing.application_name(candidate.election, candidate.revision)
         statements = (
-            *_begin(name, RAISE_S),
+            *_begin(name, RAISE_S, self._frozen_s),
             (fencing.POSTGRES_EXCLUSIVE, (candidate.election,)),
             *(_named(query, params) for query in raise_queries(candidate)),
             _COMMIT,
@@ -232,7 +268,9 @@ class PostgresLedger(GuardedLedger):
         last = tuple(_statements(write.steps[-1]))
         statements = (
             *_begin(
-                fencing.application_name(write.term.election, write.term.fence), write.within_s
+                fencing.application_name(write.term.election, write.term.fence),
+                write.within_s,
+                self._frozen_s,
             ),
             *(statement for step in write.steps[:-1] for statement in _statements(step)),
             *last,
@@ -263,9 +301,13 @@ class PostgresLedger(GuardedLedger):
 # ------------------------------------------------------------------ statements
 
 
-def _begin(name: str, within_s: float) -> tuple[Statement, Statement]:
-    settings = {"name": name, "statement_ms": str(int(within_s * 1000)), "idle_ms": _IDLE_MS}
+def _begin(name: str, within_s: float, frozen_s: float) -> tuple[Statement, Statement]:
+    settings = {"name": name, "statement_ms": _ms(within_s), "idle_ms": _ms(frozen_s)}
     return _BEGIN, (_SETTINGS, settings)
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 def _named(query: str, params: Params) -> Statement:

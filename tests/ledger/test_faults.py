@@ -286,23 +286,22 @@ async def test_a_client_that_slept_inside_its_transaction_sends_the_same_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(postgres, "_transact", sleepy)
-        patched.setattr(postgres, "_IDLE_MS", "50")
+        patched.setattr(leader.ledger, "_frozen_s", 0.05)
         with pytest.raises(LedgerUncertain, match="idle-in-transaction"):
             await soon(leader.take(RUN))
     assert await leader.take(RUN) == Taken({"run-1": 1})
 
 
 async def test_the_locks_of_a_client_that_stopped_reading_are_freed(
-    pglab: Lab, server: Postgres, monkeypatch: pytest.MonkeyPatch
+    pglab: Lab, server: Postgres
 ) -> None:
     """A backend stuck in sending its answer heeds no statement timeout."""
-    monkeypatch.setattr(postgres, "_IDLE_MS", "300")
     much = b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
     with (
         closing(psycopg.connect(server.url("ready"), autocommit=True)) as frozen,
         psycopg.connect(server.url("ready"), autocommit=True) as other,
     ):
-        for text, params in postgres._begin("frozen", 1):
+        for text, params in postgres._begin("frozen", 1, 0.3):
             frozen.execute(text.encode(), params)
         frozen.execute("SELECT pg_advisory_xact_lock(7)")
         frozen.pgconn.send_query(much)
