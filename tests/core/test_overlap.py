@@ -85,6 +85,19 @@ def test_a_queue_is_bounded_and_says_what_it_refused() -> None:
     assert d.told("slot.skipped")["reason"] == Reason.LIMIT
 
 
+def test_a_slot_that_waits_no_longer_leaves_its_room_to_the_next_one() -> None:
+    d, run = beside(overlap=Overlap.QUEUE, queue_limit=1)
+    for second in (2, 3, 4):
+        take = next_slot(d)
+        assert states(take) == [(second, "due", None)]
+        d.grant(take)
+        d.step(m.RunEnded(run.run_id, result()))
+        take = d.asked(m.Take)
+        assert slots(take) == [second]
+        d.record(d.asked(m.WriteFinish))
+        (run,) = start(d, take)
+
+
 def test_what_is_on_its_way_to_the_ledger_counts_as_waiting() -> None:
     d, _ = beside(overlap=Overlap.QUEUE, queue_limit=1)
     assert states(next_slot(d)) == [(2, "due", None)]  # not answered yet
