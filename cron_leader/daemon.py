@@ -119,7 +119,7 @@ class Daemon:
         self._link = await Link.from_environment(on_gone=lambda: self.post(m.SupervisorGone()))
         self._emit("node.started", pid=os.getpid(), supervisor_pid=os.getppid())
         self._etcd = Etcd(self._config.etcd, clock=self._clock, emit=self._emit)
-        self._ledger = open_ledger(self._config.ledger.url)
+        self._ledger = open_ledger(self._config.ledger.url, ttl_s=self._config.lease.ttl_ns / NS)
         self._targets = Targets(self._config.fence_targets)
         try:
             if await self._start():
