@@ -416,6 +416,22 @@ def guard_without_lock() -> None:
     _change_migrations("FOR SHARE")
 
 
+def raise_without_lock() -> None:
+    """a raise asks for the fence's row alone, between writers who share it without a pause"""
+    from cron_leader import fencing
+
+    fencing.POSTGRES_EXCLUSIVE = "SELECT %s::text"
+
+
+def raise_ends_nobody() -> None:
+    """a raise waits for a frozen holder until the server ends it"""
+    from cron_leader.ledger import postgres
+
+    async def leave(*_: object) -> None: ...
+
+    postgres.PostgresLedger._end_older = leave  # type: ignore[method-assign,assignment]
+
+
 def claim_without_state() -> None:
     """a row is claimed whatever its state, by whoever saw its attempt"""
     _change_query(
@@ -449,15 +465,16 @@ def _sweep_what_was_read(change: Callable[[str], str]) -> None:
     from cron_leader.ledger.guarded import GuardedLedger
     from cron_leader.ledger.sql import Dialect, Query, to_text, translate
 
+    backends: tuple[Any, ...] = (postgres, sqlite)
     sweeps = ("sweep_running_to_due", "sweep_running")
     early: dict[Any, str] = {}
-    for backend, dialect in ((postgres, Dialect.POSTGRES), (sqlite, Dialect.SQLITE)):
+    for backend, dialect in zip(backends, (Dialect.POSTGRES, Dialect.SQLITE), strict=True):
         text = "SELECT * FROM cron_leader_slot WHERE election = :election AND state = 'running'"
         read = Query(translate(dialect, text), ())
         backend._QUERIES = {**backend._QUERIES, "read_early": read}
     for name in sweeps:
         _change_query(name, lambda text: f"{change(text)} AND (EARLY)")
-    whole = {backend: dict(backend._QUERIES) for backend in (postgres, sqlite)}
+    whole = {backend: dict(backend._QUERIES) for backend in backends}
     settle = GuardedLedger.settle
 
     def with_rehearsal(rehearse: Any) -> Any:

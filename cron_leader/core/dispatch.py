@@ -584,6 +584,8 @@ def _finish_of(flight: Flight, result: Result) -> Finish:
 
 
 def _outcome(flight: Flight, result: Result) -> tuple[State, Reason | None]:
+    if result.committed:
+        return State.SUCCEEDED, None
     if flight.doom is Doom.LOST:
         return State.ABANDONED, Reason.LOST_LEADERSHIP
     if result.ok:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -71,10 +71,10 @@ class Ticket:
 
 
 class Opener:
-    """Opens the transactions of one run; one of them may be the final one."""
+    """Opens the transactions of one run; one of them may be the final one: its COMMIT is told."""
 
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
+    def __init__(self, ticket: Ticket, committed: Callable[[], None] = lambda: None) -> None:
+        self._ticket, self._committed = ticket, committed
         self._succeeded = False
 
     def __call__(
@@ -95,6 +95,8 @@ class Opener:
         with self._connect(self._ticket, final, isolation) as connection:
             yield connection
         self._succeeded = final
+        if final:
+            self._committed()
 
     @staticmethod
     def _connect(ticket: Ticket, final: bool, isolation: str) -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from cron_leader.runners.exits import start_ticks, watch_exit
 
 Status = list[Any]
 """A message from the run's side: ["ready", pid], ["late"], ["failed", code, text], ["entered"],
-["raised", code, text]."""
+["committed"], ["raised", code, text]."""
 
 _READ = 64 * 1024
 

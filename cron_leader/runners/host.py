@@ -225,14 +225,14 @@ def serve_run(control: int, parent: int) -> NoReturn:
         tell(control, "late")
         os._exit(0)
     tell(control, "entered")
-    code, text = _call(function, _tick(go["tick"], stop), stop)
+    code, text = _call(function, _tick(go["tick"], stop, control), stop)
     if text is not None:
         _leave(control, code, "raised", text)
     _flush()
     os._exit(code)
 
 
-def _tick(fields: dict[str, Any], stop: _Stop) -> Tick:
+def _tick(fields: dict[str, Any], stop: _Stop, control: int) -> Tick:
     for key in ("scheduled_for", "run_deadline"):
         fields[key] = datetime.fromisoformat(fields[key])
     ticket = fields.pop("ticket")
@@ -240,12 +240,12 @@ def _tick(fields: dict[str, Any], stop: _Stop) -> Tick:
     return Tick(
         **fields,
         _asked_to_stop=lambda: stop.asked,
-        _opener=_opener(ticket, fields),
+        _opener=_opener(ticket, fields, control),
         _guard=guard,
     )
 
 
-def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:
+def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any], control: int) -> Opener:
     """tick.transaction(), its modules loaded when it is first called: few runs have one."""
     opened: list[Opener] = []
 
@@ -256,7 +256,8 @@ def _opener(ticket: dict[str, Any] | None, tick: dict[str, Any]) -> Opener:
             raise RuntimeError("tick.transaction(): this run was given no ledger")
         if not opened:
             told = {name: tick[name] for name in _SHARED}
-            opened.append(transaction.Opener(transaction.Ticket(**ticket, **told)))
+            committed = partial(tell, control, "committed")
+            opened.append(transaction.Opener(transaction.Ticket(**ticket, **told), committed))
         return opened[0](final=final, isolation=isolation, target=target)
 
     return open_

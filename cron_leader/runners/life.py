@@ -155,7 +155,7 @@ class ProcessLife(Life):
         self._source = source
         self._child: Child | None = None
         self._failure: tuple[int, str] | None = None
-        self._timed_out = False
+        self._timed_out = self._committed = False
         self._buried = False
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -241,6 +241,7 @@ class ProcessLife(Life):
                 output=output.text(),
                 finished_at=ended_at,
                 duration_ns=ended_ns - self._started_ns,
+                committed=self._committed,
             )
         )
 
@@ -250,6 +251,8 @@ class ProcessLife(Life):
             match status:
                 case ["raised", int(code), str(text)]:
                     self._failure = (code, text)
+                case ["committed"]:
+                    self._committed = True
 
     def _judge(self, code: int | str) -> tuple[str | None, int | None]:
         """(error, exit code as a shell counts) of a run that was reaped with `code`."""

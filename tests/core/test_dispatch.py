@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_run_starts_only_by_way_of_claim_registration_and_go() -> None:
         (result(), State.SUCCEEDED),
         (result("exit code 3"), State.FAILED),
         (result("timed out", timed_out=True), State.TIMED_OUT),
+        (replace(result("after its commit"), committed=True), State.SUCCEEDED),
     ],
 )
 def test_the_end_of_a_run_is_recorded(how: object, state: State) -> None:

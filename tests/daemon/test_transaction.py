@@ -29,7 +29,9 @@ async def test_what_fails_after_its_commit_has_succeeded_and_is_done_once(
     async with town(tmp_path, etcd.endpoint, jobs='[jobs]\nmodules = ["effects_job"]') as place:
         since = now()
         await place.lead("a", since=since)
-        await place.says("run.finished", job="count", since=since)
+        told = await place.says("run.finished", job="count", since=since)
+        assert told.fields["outcome"] == "succeeded", "as the ledger has it"
+        assert "after the commit" in str(told.fields["error"])
         await place.fleet.stop()
         with closing(sqlite3.connect(place.ledger.removeprefix("sqlite:///"))) as db:
             (effects,) = db.execute("SELECT count(*) FROM effects").fetchone()
