@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import history, line, measure
+from bench import history, ledger, line, measure
 from bench.cuts import cuts
 from bench.figures import Figure, Skipped
 from bench.load import load
@@ -54,6 +54,9 @@ class Bench:
             "load": self.load,
             "history": self.history,
             "takeover": self.takeover,
+            "claims": self.claims,
+            "raise": self.raises,
+            "rate": self.rate,
         }
 
     async def version(self) -> Sequence[Measured]:
@@ -145,6 +148,22 @@ class Bench:
             if url is None:
                 return [*figures, Skipped("takeover, Postgres", "no Postgres binaries found")]
             return [*figures, *await history.takeover(url, 100_000, name="Postgres")]
+
+    async def claims(self) -> Sequence[Measured]:
+        with _postgres() as url:
+            if url is None:
+                return [Skipped("claims, Postgres", "no Postgres binaries found")]
+            return await ledger.claims(url, self._options.times)
+
+    async def raises(self) -> Sequence[Measured]:
+        with _postgres() as url:
+            if url is None:
+                return [Skipped("raise, Postgres", "no Postgres binaries found")]
+            return [await ledger.raises(url, self._options.times)]
+
+    async def rate(self) -> Sequence[Measured]:
+        url = f"sqlite:///{self._place('rate').folder}/ledger.db"
+        return [await ledger.rate(url, self._options.times)]
 
     def _place(self, name: str, *, ledger: str | None = None) -> Place:
         """Each figure has a fleet of its own: name, folder, ledger."""
