@@ -19,6 +19,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -319,7 +320,8 @@ async def _deliver(rule: NotifyConfig, facts: Facts) -> str | None:
         return f"no answer within {SEND_S:g} s"
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
     if process.returncode == 0:
         return None
@@ -329,7 +331,7 @@ async def _deliver(rule: NotifyConfig, facts: Facts) -> str | None:
 
 def _work(rule: NotifyConfig, facts: Facts) -> tuple[list[str], str]:
     """What to start, and what it reads."""
-    whole = json.dumps(facts, ensure_ascii=False)
+    whole = json.dumps(facts, ensure_ascii=False, default=str)
     if rule.webhook is None:
         return list(rule.command), whole
     body = whole if rule.body is None else filled(rule.body, facts)
