@@ -165,8 +165,8 @@ class ModelLedger:
         self._plan_to(term, batch.planned_to, batch.known)
         won = {}
         for claim in batch.claims:
-            row = self.slots[claim.slot]
-            if row.run_id == claim.run_id and row.state is State.RUNNING:
+            row = self.slots.get(claim.slot)
+            if row and row.run_id == claim.run_id and row.state is State.RUNNING:
                 won[claim.run_id] = row.attempt
         return Taken(won)
 
