@@ -245,7 +245,8 @@ def history_fact(slot: SlotRow, attempts: Sequence[AttemptRow]) -> Fact:
 
 
 def _attempt(attempt: AttemptRow) -> Fact:
-    names = ("attempt", "node", "fence", "state", "exit_code", "error", "output")
+    names = ("attempt", "node", "fence", "state", "started_at", "heartbeat_at", "finished_at")
+    names += ("exit_code", "error", "output")
     return {name: getattr(attempt, name) for name in names}
 
 

@@ -352,9 +352,10 @@ def _tries(attempts: Iterable[AttemptRow]) -> Iterator[str]:
         started = output.when(attempt.started_at)
         code = "" if attempt.exit_code is None else f", exit code {attempt.exit_code}"
         error = f": {output.one_line(attempt.error, 100)}" if attempt.error else ""
+        alive = "" if attempt.finished_at else _when(", seen alive at", attempt.heartbeat_at)
         yield (
             f"Attempt {attempt.attempt} was claimed by {attempt.node} at {started} and is "
-            f"{attempt.state}{_when(' since', attempt.finished_at)}{code}{error}."
+            f"{attempt.state}{_when(' since', attempt.finished_at)}{alive}{code}{error}."
         )
 
 

@@ -338,6 +338,17 @@ async def test_a_slot_that_ended_while_the_successor_stood_in_line_is_not_run_ag
     assert lab.states() == {slot(): "succeeded"}
 
 
+async def test_an_abandoned_attempt_ended_when_it_was_last_seen_alive(lab: Lab) -> None:
+    old = await lab.leader(past=settlement())
+    seen, unseen = Claim(slot(), "seen"), Claim(slot(1), "unseen")
+    await old.take(seen, unseen)
+    flying = Run("seen", seen.slot, 1, old.term, ANY)
+    await old.ledger.heartbeat(old.term, at(3), at(3), runs=(flying,))
+    await (await lab.leader("b")).settle(settlement(now=at(60)))
+    ended = {a.run_id: (a.state, a.finished_at) for a in lab.read().attempts()}
+    assert ended == {"seen": ("abandoned", at(3)), "unseen": ("abandoned", T0)}
+
+
 # ------------------------------------------------------------------ a COMMIT cut off
 
 
