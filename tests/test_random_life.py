@@ -96,6 +96,8 @@ class Life:
         self.coming: list[m.Event] = []
         self.alive: list[str] = []
         self.over: set[str] = set()
+        self.running: dict[str, str] = {}
+        """Rows that say running, by run; with the nonce of the term that claimed them."""
         self.revision = 7
         self.exited = False
 
@@ -116,6 +118,7 @@ class Life:
             if not isinstance(effect, SILENT):
                 self.asked.append(effect)
         self.check_counts()
+        self.check_running()
         if not self.exited:
             self.check_alarms()
 
@@ -126,6 +129,14 @@ class Life:
         assert dispatch._busy == len(active)
         of_term = Counter(f.run.slot.job for f in active if f.run.term is dispatch._term)
         assert {job: len(runs) for job, runs in dispatch._busy_jobs.items()} == of_term
+
+    def check_running(self) -> None:
+        """A row of the term that says running is some flight's, until its write is answered: so no
+        heartbeat need look for rows that nobody knows, and none stays running for ever."""
+        term, flights = self.d.node.term, self.d.node._dispatch.flights
+        if term is not None and not self.exited:
+            own = {run_id for run_id, nonce in self.running.items() if nonce == term.nonce}
+            assert own <= flights.keys()
 
     def check_alarms(self) -> None:
         """An alarm in the past would keep the daemon going round."""
@@ -247,15 +258,20 @@ class Life:
                 if not refused:
                     self.ledger.write(batch)
                 won = {c.run_id: (c.seen or 0) + 1 for c in batch.claims if not self.seldom()}
+                self.running |= {} if refused else dict.fromkeys(won, term.nonce)
                 return m.BatchAnswered(term.nonce, batch, refused or Taken(won))
             case m.Heartbeat(term, planned_to):
                 self.ledger.plan_to(planned_to)
                 alive = Applied(ledger_now=self.d.wall)
                 return m.HeartbeatAnswered(term.nonce, refused or alive, self.d.wall)
             case m.WriteFinish(term, finish, _):
+                if not refused:
+                    self.running.pop(finish.run_id, None)
                 return m.FinishAnswered(term.nonce, finish.run_id, refused or Applied())
             case m.WritePutBack(term, back):
                 self.ledger.rows[back.slot.job, back.slot.scheduled_for] = State.DUE
+                if not refused:
+                    self.running.pop(back.run_id, None)
                 return m.PutBackAnswered(term.nonce, back.run_id, refused or Applied())
             case m.CloseTerm(term, _):
                 return m.TermClosed(term.nonce, term.fence, refused or Applied())
