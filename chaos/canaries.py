@@ -227,6 +227,18 @@ _ALL = (
         LEDGER + "test_leaders.py::test_a_guard_holds_the_fence_row_and_the_lock_of_its_election",
     ),
     Canary(
+        "raise-without-lock",
+        defects.raise_without_lock,
+        LEDGER + "test_frozen_holder.py::"
+        "test_a_raise_is_not_starved_by_workers_that_keep_committing",
+    ),
+    Canary(
+        "raise-ends-nobody",
+        defects.raise_ends_nobody,
+        LEDGER + "test_frozen_holder.py::"
+        "test_a_holder_frozen_after_its_guard_is_ended_by_the_raise_that_waits_for_it",
+    ),
+    Canary(
         "claim-without-state",
         defects.claim_without_state,
         LEDGER + "test_conformance.py::"
