@@ -19,6 +19,7 @@ from chaos.retest import why_pale
 from chaos.run import SCENARIOS, NotSteady, Order, judge, run
 from chaos.worlds import contain
 from chaos.worlds.services import NotHere
+from chaos.worlds.sim.canaries import SIM_CANARIES, first_seed
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
 OUT = Path(__file__).parent / "out"
@@ -52,6 +53,8 @@ def _do(args: argparse.Namespace) -> int:
         case "cuts":
             out = (args.out or _fresh("cuts")).resolve()
             return _cut(Series(args.count, args.ttl, args.election_ms, args.canary, out))
+        case "canary" if args.world is not None:
+            return _sim_canaries([args.name] if args.name else list(SIM_CANARIES))
         case "canary" if args.list:
             print("\n".join(table()))
             return 0
@@ -95,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     cuts_.add_argument("--canary", choices=CANARIES, help="build this defect in")
     cuts_.add_argument("--out", type=Path, help="where to leave logs, history and tally")
     canary = commands.add_parser("canary", help="each built-in defect must turn test and check red")
-    canary.add_argument("name", nargs="?", choices=CANARIES)
+    canary.add_argument("name", nargs="?", choices=[*CANARIES, *(SIM_CANARIES.keys() - CANARIES)])
+    canary.add_argument("--world", choices=WORLDS, help="look for its first seed there")
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
     check = commands.add_parser("check", help="judge a history.jsonl again")
     check.add_argument("history", type=Path)
@@ -220,6 +224,23 @@ def _canaries(names: Sequence[str]) -> int:
         print(f"canary {canary} did not go red: the harness does not see this defect")
     print("every canary went red" if not pale else "NOT every canary went red")
     return 1 if pale else 0
+
+
+def _sim_canaries(names: Sequence[str]) -> int:
+    pale = [name for name in names if not _showed(name)]
+    print("every canary went red" if not pale else f"NOT red: {', '.join(pale)}")
+    return 1 if pale else 0
+
+
+def _showed(name: str) -> bool:
+    """Whether it breaks a law within the seeds that it is given."""
+    if name not in SIM_CANARIES:
+        print(f"{name}: no canary of the sim")
+        return False
+    judged = first_seed(name)
+    if judged is not None:
+        print(f"{name}: seed {judged.plan.seed}: {', '.join(sorted(judged.broken))}", flush=True)
+    return judged is not None
 
 
 def _pale(name: str) -> Iterator[str]:
