@@ -165,6 +165,10 @@ def job(
     isolation: str | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
+    user: str | None = None,
+    umask: str | None = None,
+    nice: int | None = None,
+    limits: Mapping[str, str | int] | None = None,
 ) -> Callable[[Function], Function]:
     """Make a function a job; the options are the keys of a `[[job]]` table, None means not given.
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cron_leader import config as configuration
+from cron_leader import runners
 from cron_leader.cli import lint, output
 from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config, sources
@@ -206,8 +207,6 @@ def with_code_jobs(config: Config) -> Config:
         return config
     import asyncio
 
-    from cron_leader import runners
-
     return asyncio.run(runners.with_code_jobs(config))[0]
 
 
@@ -297,6 +296,8 @@ def _missing(job: Job, environ: Mapping[str, str]) -> str:
     """What a run of the job would not find; empty if all is there."""
     if job.cwd is not None and not Path(job.cwd).is_dir():
         return f"cwd = {job.cwd!r}: no such folder"
+    if why := runners.unmet(job):
+        return why
     if not isinstance(job.spec, CommandSpec):
         return ""
     program = job.spec.argv[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cron_leader.core.model import (
     Delivery,
     Isolation,
     Job,
+    Limits,
     OnLostLeadership,
     Overlap,
     PythonSpec,
@@ -27,6 +29,7 @@ from cron_leader.core.model import (
     WhenFull,
 )
 
+_OF_A_PROCESS = frozenset({"cwd", "env", "user", "umask", "nice", "limits"})
 _SIDE_BY_SIDE = (Overlap.QUEUE, Overlap.ALLOW)
 
 Values = Mapping[str, Any]
@@ -80,6 +83,9 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
     spec = _spec(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
+    elif values.get("isolation") == Isolation.INLINE:
+        for key in sorted(_OF_A_PROCESS & values.keys()):
+            report(key, 'a job of isolation = "inline" has no process of its own; leave it out')
     limit = values.get("start_within")
     if limit is not None and values.get("jitter", 0) >= limit > 0:
         report("jitter", "must be shorter than start_within, or slots are missed by their own time")
@@ -118,7 +124,15 @@ def _check_retries(values: Values, spec: RunnableSpec | None, report: Report) ->
 
 def _options(values: Values, base: Path) -> dict[str, Any]:
     """Keyword arguments of Job for the keys that are there; Job has the defaults."""
-    readers: Mapping[str, tuple[str, Callable[[Any], object]]] = {
+    readers = _readers(base)
+    given = ((*readers[key], value) for key, value in values.items() if key in readers)
+    return {name: read(value) for name, read, value in given if value is not None}
+
+
+@lru_cache(maxsize=1)
+def _readers(base: Path) -> Mapping[str, tuple[str, Callable[[Any], object]]]:
+    """For each key the field of Job, and how it is read; made once, for a file has 100,000 jobs."""
+    return {
         "timeout": ("timeout_s", _seconds),
         "grace": ("grace_s", _seconds),
         "drain": ("drain_s", _seconds),
@@ -141,12 +155,16 @@ def _options(values: Values, base: Path) -> dict[str, Any]:
         "isolation": ("isolation", Isolation),
         "env": ("env", dict),
         "cwd": ("cwd", lambda text: str(base / text)),
+        "user": ("user", str),
+        "umask": ("umask", int),
+        "nice": ("nice", int),
+        "limits": ("limits", _limits),
     }
-    return {
-        name: read(values[key])
-        for key, (name, read) in readers.items()
-        if values.get(key) is not None
-    }
+
+
+def _limits(values: Values) -> Limits:
+    cpu_s = values.get("cpu")
+    return Limits(cpu_s=cpu_s, **{key: values[key] for key in values if key != "cpu"})
 
 
 def _seconds(ns: int) -> float:

@@ -18,7 +18,7 @@ from pydantic_core import core_schema as cs
 
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
-from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate
+from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate, parse_size
 from cron_leader.core.model import (
     Catchup,
     Delivery,
@@ -98,6 +98,26 @@ def _env(value: Mapping[str, str]) -> Mapping[str, str]:
     return value
 
 
+def _umask(text: str) -> int:
+    if not re.fullmatch(r"[0-7]{3,4}", text):
+        raise ValueError('must be three or four octal digits in quotes, as "027"')
+    return int(text, 8)
+
+
+def _cpu_s(text: str) -> int:
+    seconds, rest = divmod(parse_duration(text), NS_PER_S)
+    if rest or not seconds:
+        raise ValueError("must be whole seconds, at least 1s")
+    return seconds
+
+
+def _memory(text: str) -> int:
+    size = parse_size(text)
+    if not _LEAST_MEMORY <= size < 2**62:
+        raise ValueError("must be at least 16MiB")
+    return size
+
+
 def _one_of(*values: str) -> Schema:
     return cs.literal_schema([str(value) for value in values])
 
@@ -144,6 +164,16 @@ _MODULE = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be the name of a module:
 _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
+
+_LEAST_MEMORY = 16 * 2**20
+"""Below, not even an interpreter that is to start the job has room."""
+
+LIMITS: Mapping[str, Schema] = {
+    "cpu": _after(_cpu_s),
+    "memory": _after(_memory),
+    "files": _whole(16, 1_000_000_000),
+    "processes": _whole(1, 1_000_000_000),
+}
 _EXCEPTION = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be an exception: "ValueError"')
 
 WINDOW: Mapping[str, Schema] = {
@@ -228,6 +258,10 @@ JOB: Mapping[str, Schema] = {
         _env, cs.dict_schema(cs.str_schema(strict=True), _after(_no_nul), strict=True)
     ),
     "cwd": _TEXT,
+    "user": _matching(r"[^\s:]+(:[^\s:]+)?", 'must be "user" or "user:group"'),
+    "umask": _after(_umask),
+    "nice": _whole(-20, 19),
+    "limits": _table(LIMITS),
     "timeout": _POSITIVE,
     "grace": _DURATION,
     "drain": _DURATION,
@@ -253,7 +287,7 @@ JOB: Mapping[str, Schema] = {
 
 _DURATIONS = frozenset(
     {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace", "duration"}
-) | {"start_within", "retention", "jitter", "backoff", "backoff_max"}
+) | {"start_within", "retention", "jitter", "backoff", "backoff_max", "cpu"}
 
 
 _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIONS.items()}
@@ -330,8 +364,7 @@ def _rule(detail: Any, at: KeyPath) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
-            known = JOB if at[0] == "job" else SECTIONS[str(at[0])]
-            return _unknown(str(detail["loc"][-1]), list(known))
+            return _unknown(str(detail["loc"][-1]), list(_siblings(detail, at)))
         case "missing":
             return "is missing; every job needs a name"
         case "string_type":
@@ -358,6 +391,16 @@ def _rule(detail: Any, at: KeyPath) -> str:
             return str(context["error"])
         case _:
             return str(detail["msg"])
+
+
+def _siblings(detail: Any, at: KeyPath) -> Mapping[str, Schema]:
+    """The keys that may stand where an unknown one was found."""
+    if at[0] == "notify":
+        return NOTIFY
+    if at[0] != "job":
+        return SECTIONS[str(at[0])]
+    inner = {"limits": LIMITS, "blackout": WINDOW}
+    return inner.get(detail["loc"][0], JOB) if len(detail["loc"]) > 1 else JOB
 
 
 def _unknown(key: str, known: list[str]) -> str:

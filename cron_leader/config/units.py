@@ -1,4 +1,7 @@
-"""Durations and rates as people write them: "1m30s", "10/s". Whole nanoseconds inside."""
+"""Durations, rates and sizes as people write them: "1m30s", "10/s", "512MiB".
+
+Whole nanoseconds and whole bytes inside.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ _UNIT_NS = {
 _MAX_NS = 3_660 * _UNIT_NS["d"]
 _PART = r"(?:(\d{1,9})%s)?"
 _DURATION = re.compile("".join(_PART % unit for unit in ("d", "h", "m(?!s)", "s", "ms")))
+_UNIT_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(rf"(\d{{1,9}}) ?({'|'.join(_UNIT_BYTES)})")
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
 
 
@@ -41,6 +46,14 @@ def show_duration(ns: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "512MiB", "2GB", "64kB"; ValueError says what is accepted."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError('not a size; write "512MiB", "2GiB" or "100MB"')
+    return int(match[1]) * _UNIT_BYTES[match[2]]
 
 
 def parse_rate(text: str) -> float:

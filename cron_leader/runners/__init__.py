@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Described", "Runners", "describe", "with_code_jobs"]
+__all__ = ["Described", "Runners", "describe", "unmet", "with_code_jobs"]
 
 if TYPE_CHECKING:
     from cron_leader.runners.dispatch import Runners
+    from cron_leader.runners.needs import unmet
     from cron_leader.runners.python import Described, describe, with_code_jobs
 
 
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> object:
             from cron_leader.runners import dispatch
 
             return dispatch.Runners
+        case "unmet":
+            from cron_leader.runners import needs
+
+            return needs.unmet
         case "describe" | "Described" | "with_code_jobs":
             from cron_leader.runners import python
 

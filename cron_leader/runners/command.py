@@ -20,6 +20,7 @@ from cron_leader.core.model import CommandSpec, Run, ShellSpec
 from cron_leader.runners.child import Child, Control, plumbing
 from cron_leader.runners.context import Context, environment, for_interpreter
 from cron_leader.runners.demand import Demand
+from cron_leader.runners.needs import bounds
 
 _WRAPPER = str(Path(__file__).with_name("wrapper.py"))
 _STOCK_AFTER_S = 0.05  # starting a process stops the loop for 1-3 ms: not while runs are starting
@@ -69,6 +70,7 @@ class Wrappers:
             "argv": _argv(run),
             "env": environment(run, self._context, run_deadline),
             "cwd": run.job.cwd,
+            "bounds": bounds(run.job),
             "deadline_ns": deadline_ns,
         }
 

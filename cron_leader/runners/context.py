@@ -69,9 +69,13 @@ def for_interpreter(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(run: Run, context: Context, run_deadline: datetime) -> dict[str, str]:
-    """A run's whole environment; the job's own `env` cannot change the CRON_LEADER_ names."""
+    """A run's environment, but for HOME, USER and LOGNAME of the user it is to become: those are
+    known to its process only. The job's own `env` cannot change the CRON_LEADER_ names."""
+    given = handed_on(context.environ)
+    if run.job.user is not None:
+        given.pop("HOME", None)
     return (
-        handed_on(context.environ)
+        given
         | dict(run.job.env)
         | {
             "CRON_LEADER_JOB": run.job.name,

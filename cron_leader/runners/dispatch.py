@@ -10,10 +10,12 @@ from pathlib import Path
 from cron_leader.clock import Clock
 from cron_leader.core.messages import Event
 from cron_leader.core.model import Isolation, Job, PythonSpec, Run
+from cron_leader.errors import ConfigError
 from cron_leader.runners.command import Wrappers
 from cron_leader.runners.context import Context, LedgerAccess, Registrar
 from cron_leader.runners.inline import InlineLife, load_inline
 from cron_leader.runners.life import Life, ProcessLife
+from cron_leader.runners.needs import unmet
 from cron_leader.runners.python import PythonRuns
 
 _CLOSE_S = 5.0
@@ -53,7 +55,10 @@ class Runners:
 
     async def start(self, jobs: Sequence[Job]) -> None:
         """A spare wrapper, and the job host if there are python jobs; waits until it has imported
-        them. Raises ConfigError if an inline job cannot be imported or is not async."""
+        them. Raises ConfigError if this node cannot give a job what it needs, or if an inline job
+        cannot be imported or is not async."""
+        if lacking := [f'job "{job.name}": {why}' for job in jobs if (why := unmet(job))]:
+            raise ConfigError("\n".join(lacking))
         for job in jobs:
             if job.isolation is Isolation.INLINE:
                 load_inline(job, self._base)

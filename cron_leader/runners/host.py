@@ -5,12 +5,13 @@ over FD, one JSON object a line; `one` is a single run whose control socket is F
 gRPC, psycopg or pydantic: every run would carry them, and gRPC does not survive a fork.
 
     {"op": "load", "modules", "targets"}   -> {"op": "loaded", "jobs", "handlers", "errors"}
-    {"op": "run", "run": ID}               with control socket and output pipe (SCM_RIGHTS)
+    {"op": "run", "run": ID, "fresh": B}   with control socket and output pipe (SCM_RIGHTS)
     {"op": "reap", "run": ID}              -> {"op": "reaped", "run": ID, "code": N}
 
 A run that ended stays a zombie until it is to be reaped, so the daemon can kill its group safely;
 the daemon sees the end by itself. With more than one thread forking is unsafe (a lock held by
-another thread stays locked for ever), so then each run is an exec of `one`.
+another thread stays locked for ever), so then each run is an exec of `one`; and so is a run that is
+to be `fresh`, for another user shall not have what we imported.
 End of file on FD, the daemon's end, kills all runs.
 """
 
@@ -35,7 +36,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cron_leader.jobs import Opener, Tick, definitions, resolve
 from cron_leader.runners.failure import traceback_text
-from cron_leader.runners.wrapper import change_folder, die_with, is_late, tell, wait_for_go
+from cron_leader.runners.wrapper import (
+    change_folder,
+    confine,
+    die_with,
+    is_late,
+    tell,
+    wait_for_go,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -67,7 +75,7 @@ class Host:
                     gc.collect()
                     gc.freeze()  # the collector must not touch, and so copy, what forks share
                 case "run":
-                    self._start(message["run"])
+                    self._start(message["run"], fresh=message["fresh"])
                 case "reap":
                     code = self._reap(self._runs.pop(message["run"]))
                     self._reply({"op": "reaped", "run": message["run"], "code": code})
@@ -94,10 +102,10 @@ class Host:
     def _reply(self, message: dict[str, Any]) -> None:
         self._daemon.sendall(json.dumps(message).encode() + b"\n")
 
-    def _start(self, run: str) -> None:
+    def _start(self, run: str, *, fresh: bool) -> None:
         control, output = self._handed.popleft(), self._handed.popleft()
         try:
-            start = self._fork if _single_threaded() else self._exec
+            start = self._exec if fresh or not _single_threaded() else self._fork
             self._runs[run] = start(control, output)
         except OSError as error:
             tell(control, "failed", 126, f"the job host cannot start a process: {error}")
@@ -212,10 +220,11 @@ def serve_run(control: int, parent: int) -> NoReturn:
     die_with(parent)
     tell(control, "ready", os.getpid())
     go = wait_for_go(control)
+    why = confine(go["bounds"], go["env"], parent) or change_folder(go["cwd"])
     os.environ.update(go["env"])
     stop = _Stop()
     _line_buffered()
-    if (why := change_folder(go["cwd"])) is not None:
+    if why is not None:
         _leave(control, 126, "failed", why)
     try:
         function = resolve(go["target"])

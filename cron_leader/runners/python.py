@@ -29,6 +29,7 @@ from cron_leader.runners.child import CannotStart, Child, Control, plumbing, she
 from cron_leader.runners.context import Context, environment, for_interpreter
 from cron_leader.runners.exits import watch_exit
 from cron_leader.runners.host import host_argv
+from cron_leader.runners.needs import bounds
 
 IMPORT_TIMEOUT_S = 60.0
 _ANSWER_S = 5.0  # the host runs no user code after import: one that is slower is stuck
@@ -132,13 +133,15 @@ class JobHost:
             raise CannotStart(self.death())
         return dict(answer)
 
-    async def spawn(self, run_id: str) -> Child:
+    async def spawn(self, run: Run) -> Child:
         """A process that waits for "go". Raises CannotStart or OSError."""
+        run_id, fresh = run.run_id, run.job.user is not None
         ours, theirs, read, write = plumbing()
         control = Control(ours)
         try:
             with closing(theirs):
-                self._send({"op": "run", "run": run_id}, [theirs.fileno(), write])
+                message = {"op": "run", "run": run_id, "fresh": fresh}
+                self._send(message, [theirs.fileno(), write])
             pid = await self._ready(control)
         except BaseException:
             control.close()
@@ -289,12 +292,12 @@ class PythonRuns:
         """
         host = await self._ready_host()
         try:
-            return await host.spawn(run.run_id)
+            return await host.spawn(run)
         except CannotStart:
             if not host.dying:
                 raise
         await host.died.wait()
-        return await (await self._ready_host()).spawn(run.run_id)
+        return await (await self._ready_host()).spawn(run)
 
     def go(self, run: Run, deadline_ns: int) -> Mapping[str, object]:
         run_deadline = self._context.clock.wall() + timedelta(seconds=run.job.timeout_s)
@@ -303,6 +306,7 @@ class PythonRuns:
             "target": run.job.spec.target,
             "env": environment(run, self._context, run_deadline),
             "cwd": run.job.cwd,
+            "bounds": bounds(run.job),
             "deadline_ns": deadline_ns,
             "tick": {
                 "job": run.job.name,

@@ -25,6 +25,14 @@ from typing import Any
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _PR_SET_PDEATHSIG, _SIGKILL, _SIG_DFL = 1, 9, None
+RLIMITS = {
+    "cpu": "RLIMIT_CPU",
+    "files": "RLIMIT_NOFILE",
+    "processes": "RLIMIT_NPROC",
+    "memory": "RLIMIT_AS",  # last: from there on this process has no more either
+}
+"""Limits by their names in the configuration, in the order in which they are set."""
+
 _RESET = (1, 2, 3, 13, 15, 25)  # HUP INT QUIT PIPE TERM XFSZ: the same on Linux and macOS
 
 
@@ -72,6 +80,88 @@ def tell(control: int, *answer: object) -> None:
         pass
 
 
+def confine(bounds: dict[str, Any], env: dict[str, str], parent: int) -> str | None:
+    """Become the process the job asks for, for good; the reason if that is impossible.
+
+    bounds: umask, nice, limits, user, those that are asked for. env gets the user's HOME. What
+    needs root is done while we have it: the user last.
+    """
+    if bounds:
+        import json  # noqa: F401  `tell` may not be able to: for want of memory, or of rights
+    if "umask" in bounds:
+        os.umask(bounds["umask"])
+    for ask, become_it in (("nice", _be_nice), ("limits", _limit)):
+        if ask in bounds and (why := become_it(bounds[ask])) is not None:
+            return why
+    if "user" in bounds:
+        why = _be_user(bounds["user"], env)
+        die_with(parent)  # the kernel forgets that when the user changes
+        return why
+    return None
+
+
+def account(user: str) -> tuple[str, int, int, str]:
+    """Name, uid, gid and home of "user" or "user:group", names or numbers. Raises LookupError."""
+    import grp
+    import pwd
+
+    name, _, group = user.partition(":")
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except (KeyError, OverflowError):
+        raise LookupError(f"no user {name!r} on this host") from None
+    try:
+        gid = entry.pw_gid
+        if group:
+            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise LookupError(f"no group {group!r} on this host") from None
+    return entry.pw_name, entry.pw_uid, gid, entry.pw_dir
+
+
+def _be_user(user: str, env: dict[str, str]) -> str | None:
+    try:
+        name, uid, gid, home = account(user)
+        if (uid, gid) != (os.geteuid(), os.getegid()) or uid == 0:
+            os.initgroups(name, gid)
+            os.setgid(gid)
+            os.setuid(uid)
+    except LookupError as error:
+        return f"user = {user!r}: {error.args[0]}"
+    except (OSError, OverflowError) as error:
+        return f"user = {user!r}: only root may start runs as another user: {error}"
+    for key, value in (("HOME", home), ("USER", name), ("LOGNAME", name)):
+        env.setdefault(key, value)
+    return None
+
+
+def _be_nice(nice: int) -> str | None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    except OSError as error:
+        return f"nice = {nice}: {error.strerror}"
+    try:  # Linux weighs sessions first where it groups by them, and each run is one
+        with open("/proc/self/autogroup", "w", encoding="ascii") as group:
+            group.write(str(nice))
+    except OSError:
+        pass
+    return None
+
+
+def _limit(limits: dict[str, int]) -> str | None:
+    """Soft and hard limit are one, but for cpu: SIGXCPU first, SIGKILL a second later."""
+    import resource
+
+    for name in [name for name in RLIMITS if name in limits]:
+        value = limits[name]
+        try:
+            hard = value + 1 if name == "cpu" else value
+            resource.setrlimit(getattr(resource, RLIMITS[name]), (value, hard))
+        except (OSError, ValueError, AttributeError, OverflowError) as error:
+            return f"limits.{name} = {value}: {error}"
+    return None
+
+
 def change_folder(path: str | None) -> str | None:
     """Enter the job's folder; the reason if that is impossible."""
     try:
@@ -109,7 +199,8 @@ def main(control: int, parent: int) -> None:
     die_with(parent)
     default_signals()
     go = wait_for_go(control)
-    if (why := change_folder(go["cwd"])) is not None:
+    why = confine(go["bounds"], go["env"], parent) or change_folder(go["cwd"])
+    if why is not None:
         tell(control, "failed", 126, why)
     elif is_late(go["deadline_ns"]):
         tell(control, "late")

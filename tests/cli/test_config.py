@@ -21,6 +21,7 @@ from cron_leader.core.model import (
     CommandSpec,
     Delivery,
     Isolation,
+    Limits,
     OnLostLeadership,
     Overlap,
     PythonSpec,
@@ -227,6 +228,21 @@ BAD = {
     "queue_limit": (JOB + DAILY + RUNS + "queue_limit = 0", ["queue_limit = 0"]),
     "when_full": (JOB + DAILY + RUNS + 'when_full = "wait"', ["must be queue or skip"]),
     "catchup": (JOB + DAILY + RUNS + 'catchup = "lastest"', ["did you mean latest?"]),
+    "inline with an environment": (
+        JOB + DAILY + 'python = "m:f"\nisolation = "inline"\nenv = { A = "b" }',
+        ["env: a job of", "has no process of its own; leave it out"],
+    ),
+    "user": (JOB + DAILY + RUNS + 'user = "a b"', ['must be "user" or "user:group"']),
+    "umask": (JOB + DAILY + RUNS + 'umask = "o27"', ['octal digits in quotes, as "027"']),
+    "nice": (JOB + DAILY + RUNS + "nice = 20", ["nice = 20: must be at most 19"]),
+    "limit of cpu": (JOB + DAILY + RUNS + 'limits = { cpu = "1500ms" }', ["must be whole seconds"]),
+    "limit of memory": (JOB + DAILY + RUNS + 'limits = { memory = "1M" }', ['write "512MiB"']),
+    "limit of little memory": (
+        JOB + DAILY + RUNS + 'limits = { memory = "1MiB" }', ["at least 16MiB"]
+    ),
+    "limit of files": (JOB + DAILY + RUNS + "limits = { files = 3 }", ["must be at least 16"]),
+    "limit of processes": (JOB + DAILY + RUNS + "limits = { processes = 0 }", ["at least 1"]),
+    "limit unknown": (JOB + DAILY + RUNS + 'limits = { mem = "1GiB" }', ["did you mean memory?"]),
     "inline command": (JOB + DAILY + RUNS + 'isolation = "inline"', ["is for python jobs"]),
     "env of a number": (JOB + DAILY + RUNS + "[job.env]\nA = 1", [":6:", "env.A", "in quotes"]),
     "reserved env": (JOB + DAILY + RUNS + 'env = { CRON_LEADER_X = "1" }', ["set by cron-leader"]),
@@ -302,7 +318,9 @@ def test_every_key_of_a_job_arrives(folder: Path) -> None:
     )
     text += 'catchup = "all"\ncatchup_limit = 7\n'
     text += 'start_within = "1h"\ndelivery = "at-least-once"\non_lost_leadership = "finish"\n'
-    text += 'isolation = "inline"\ncwd = "work"\nenv = { A = "b" }\n'
+    text += 'isolation = "process"\ncwd = "work"\nenv = { A = "b" }\n'
+    text += 'user = "app:staff"\numask = "027"\nnice = 5\n'
+    text += 'limits = { cpu = "1m", memory = "512MiB", files = 64, processes = 9 }\n'
     (job,) = read(text).jobs
     assert job.schedule == Every(timedelta(seconds=90))
     assert job.spec == PythonSpec("pkg.mod:func")
@@ -312,7 +330,9 @@ def test_every_key_of_a_job_arrives(folder: Path) -> None:
     assert job.may_finish
     assert (job.overlap, job.max_parallel) == (Overlap.QUEUE, 3)
     assert (job.queue_limit, job.when_full) == (9, WhenFull.SKIP)
-    assert job.isolation is Isolation.INLINE
+    assert job.isolation is Isolation.PROCESS
+    assert (job.user, job.umask, job.nice) == ("app:staff", 0o27, 5)
+    assert job.limits == Limits(cpu_s=60, memory=512 << 20, files=64, processes=9)
     assert (job.cwd, job.env) == (str(folder / "work"), {"A": "b"})
 
 

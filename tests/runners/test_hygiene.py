@@ -104,7 +104,8 @@ sys.path.insert(0, {root!r})
 from tests.runners.stage import *
 async def main():
     async with stage(python("slow:f"), base=__import__("pathlib").Path({folder!r})) as s:
-        runs = [await s.begin(shell("exec sleep 600")), await s.begin(python("slow:f"))]
+        sleeps = shell("exec sleep 600", user={user})
+        runs = [await s.begin(sleeps), await s.begin(python("slow:f"))]
         waiting = run_of(shell("true"))
         s.runners.prepare(waiting)
         await s.until(Prepared, waiting)
@@ -116,10 +117,12 @@ asyncio.run(main())
 
 
 async def test_nothing_outlives_a_daemon_that_is_killed(tmp_path: Path) -> None:
-    """Runs, a waiting wrapper, the spare, the job host: the kernel ends them, unsupervised too."""
+    """Runs, a waiting wrapper, the spare, the job host: the kernel ends them, unsupervised too;
+    and a run as another user, though the kernel forgets its parent when the user changes."""
     (tmp_path / "slow.py").write_text("import time\ndef f(tick): time.sleep(600)\n")
     root = str(Path(__file__).parents[2])
-    script = DAEMON.format(root=root, folder=str(tmp_path))
+    user = "nobody" if os.geteuid() == 0 else None
+    script = DAEMON.format(root=root, folder=str(tmp_path), user=repr(user))
     daemon = start_daemon(script, tmp_path / "log")
     try:
         await written(tmp_path / "log")
