@@ -506,7 +506,8 @@ def _sweep_what_was_read(change: Callable[[str], str]) -> None:
 
 def loss_covered_up() -> None:
     """a claim after a fail-over hides that what was acknowledged before it is gone"""
-    _change_query("plan_to", lambda text: text.partition(" AND planned_to >= ")[0])
+    for name in ("plan_to", "claim_fresh"):
+        _change_query(name, lambda text: re.sub(r"AND planned_to >= \S+", "", text))
 
 
 def loss_forgotten() -> None:
@@ -531,8 +532,10 @@ def order_carried_out_late() -> None:
 
 def pause_forgotten() -> None:
     """what lay in a pause is caught up once it has ended"""
-    for name in ("pause_new", "pause_waiting"):
-        _change_query(name, lambda text: _without(text, ">= j.paused_from", instead="> :now"))
+    for name in ("pause_new", "claim_fresh", "pause_waiting"):
+        _change_query(
+            name, lambda text: _without(text, ">= j.paused_from", instead="> b.scheduled_for")
+        )
 
 
 def backfill_runs_all() -> None:

@@ -21,7 +21,16 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused
+from cron_leader.core.model import (
+    Batch,
+    Candidate,
+    LedgerId,
+    Mark,
+    Past,
+    Refused,
+    Taken,
+    Term,
+)
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
@@ -38,7 +47,7 @@ from cron_leader.ledger.guarded import (
 )
 from cron_leader.ledger.pg_sessions import Connection, Sessions
 from cron_leader.ledger.sql import Dialect, Params, queries, to_time
-from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal
+from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal, take_at_once
 
 T = TypeVar("T")
 Arguments = Mapping[str, Any] | Sequence[Any] | None
@@ -254,6 +263,9 @@ class PostgresLedger(GuardedLedger):
             return await _execute(connection, *_named(query, params))
 
     # -------------------------------------------------------------- guarded writes
+
+    async def take(self, term: Term, batch: Batch) -> Taken | Refused:
+        return await self.write(take_at_once(term, batch))
 
     async def write(self, write: Write[T]) -> T | Refused:
         answer = await self._send(write)

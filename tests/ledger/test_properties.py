@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cron_leader import fencing
 from cron_leader.core.model import Claim, Entry, Finish, Refused, SlotKey, State, Taken
-from tests.ledger.conftest import MAJORS, _needed
+from tests.ledger.conftest import EMPTY, MAJORS, _needed
 from tests.ledger.kit import T0, Lab, Leader, finish, put_back, settlement, slot
 from tests.pg_kit import Postgres
 
@@ -193,6 +193,7 @@ def test_any_order_of_leaders_keeps_the_promises_on_postgres(
 ) -> None:
     if major not in servers:
         _needed(f"Postgres {major}")
+    servers[major].run(EMPTY, database="ready")
     with servers[major].database("ready") as url:
         asyncio.run(_play(url, actions))
 
