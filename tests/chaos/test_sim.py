@@ -19,7 +19,7 @@ from chaos.worlds.sim.canaries import SIM_CANARIES, first_seed, table
 from chaos.worlds.sim.world import CAN, World
 
 MINUTES_4 = 240_000
-SHORT = 120_000
+SHORT = 100_000
 
 
 def digest(seed: int, folder: Path) -> str:
@@ -36,7 +36,7 @@ def test_the_same_seed_is_the_same_history_to_the_byte_whatever_python_hashes_st
         "print(digest(5, Path(sys.argv[1])))"
     )
     found = {digest(5, tmp_path)}
-    for hashing in ("1", "2"):
+    for hashing in ("1",):
         folder = tmp_path / hashing
         folder.mkdir()
         env = {**os.environ, "PYTHONHASHSEED": hashing}
@@ -53,7 +53,7 @@ def test_the_same_seed_is_the_same_history_to_the_byte_whatever_python_hashes_st
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_minutes_of_faults_break_no_law(seed: int) -> None:
     judged = seeds.judged(seeds.plan_of(seed, MINUTES_4))
     assert not judged.broken, judged
@@ -94,7 +94,7 @@ def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
 ) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     words = ["run", "--world", "sim", "--out"]
-    status = main([*words, str(first), "--seed", "4", "--time", "120"])
+    status = main([*words, str(first), "--seed", "4", "--time", "100"])
     assert main([*words, str(again), "--plan", str(first / "plan.json")]) == status
     assert (first / "history.jsonl").read_bytes() == (again / "history.jsonl").read_bytes()
     assert plan.load(first / "plan.json") == seeds.plan_of(4, SHORT)
