@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import hashlib
 import json
 import math
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,24 @@ Report = Callable[[KeyPath, str], None]
 
 def load(path: Path, *, environ: Mapping[str, str], node_id: str | None) -> Config:
     """The configuration in the file at path, under the environment. Raises ConfigError."""
+    with _uncollected():
+        return _load(path, environ, node_id)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the cyclic collector: what is read lives on, and walking over 100,000 jobs again and
+    again while they grow is a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config:
     text, document = sources.read(path)
     kinds = {
         section: {key: field["type"] for key, field in fields.items()}

@@ -171,7 +171,10 @@ def spread(expression: str, seed: str) -> str:
         return expression
     texts = _split(expression)
     known = (_SECOND, *_FIELDS)
-    drawn = [one.spread(text, seed) for one, text in zip(known, texts, strict=True)]
+    drawn = [
+        one.spread(text, seed) if "H" in text else text
+        for one, text in zip(known, texts, strict=True)
+    ]
     return " ".join(drawn if len(expression.split()) == 6 else drawn[1:])
 
 

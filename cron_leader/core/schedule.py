@@ -202,7 +202,13 @@ def parse_cron(
 
     Raises ScheduleError naming the field and the reason.
     """
-    return Cron(" ".join(spread(expression, seed).split()), zone, dst_gap, dst_fold)
+    return _shared(" ".join(spread(expression, seed).split()), zone, dst_gap, dst_fold)
+
+
+@lru_cache(maxsize=8192)
+def _shared(expression: str, zone: str, dst_gap: DstGap | None, dst_fold: DstFold | None) -> Cron:
+    """One Cron for all jobs that have it."""
+    return Cron(expression, zone, dst_gap, dst_fold)
 
 
 @dataclass(frozen=True, slots=True)
