@@ -245,9 +245,10 @@ def history_fact(slot: SlotRow, attempts: Sequence[AttemptRow]) -> Fact:
 
 
 def _attempt(attempt: AttemptRow) -> Fact:
-    names = ("attempt", "node", "fence", "state", "started_at", "heartbeat_at", "finished_at")
-    names += ("exit_code", "error", "output")
-    return {name: getattr(attempt, name) for name in names}
+    who = ("attempt", "node", "fence", "state")
+    when = ("started_at", "heartbeat_at", "finished_at")
+    how = ("exit_code", "error", "output")
+    return {name: getattr(attempt, name) for name in (*who, *when, *how)}
 
 
 def gap_fact(gap: GapRow) -> dict[str, Any]:
