@@ -22,7 +22,7 @@ WORKERS = 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test lint bench bench-full chaos clean
+.PHONY: help demo test lint bench bench-full chaos model clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root), ten m
 
 chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
+
+model: ## every claim about the protocol's model, some minutes (spin, gcc)
+	@LIMIT=1200 chaos/model/check.sh
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
