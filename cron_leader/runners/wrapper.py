@@ -86,7 +86,7 @@ def confine(bounds: dict[str, Any], env: dict[str, str], parent: int) -> str | N
     bounds: umask, nice, limits, user, those that are asked for. env gets the user's HOME. What
     needs root is done while we have it: the user last.
     """
-    if bounds:
+    if "limits" in bounds or "user" in bounds:
         import json  # noqa: F401  `tell` may not be able to: for want of memory, or of rights
     if "umask" in bounds:
         os.umask(bounds["umask"])
