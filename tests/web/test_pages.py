@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.ledger.views import open_reader
 from tests.kit import Town, now, town
 from tests.web.kit import Served, ask, served
 
@@ -84,6 +87,30 @@ async def test_a_leaders_metrics_parse_and_tell_its_term(town: Town) -> None:
         assert 0 <= said["loop_lag_max_seconds"] < 5
         page = await node.get("/metrics")
         assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_a_leader_whose_fence_was_raised_by_hand_says_so_wherever_one_looks(
+    quiet: Served,
+) -> None:
+    """The split-brain self-test: it still leads in etcd, has nothing to run, and finds out by its
+    heartbeat, within a second."""
+    ledger = quiet.town.ledger
+    opened = quiet.fleet.timeline.last("gate.opened", node="a")
+    assert opened is not None
+    fence, since = opened.fields["fence"], now()
+    refused = "writes_refused_total{what=heartbeat}"
+    assert (await quiet.metrics())[refused] == 0
+    with contextlib.closing(sqlite3.connect(ledger.removeprefix("sqlite:///"))) as by_hand, by_hand:
+        by_hand.execute("UPDATE cron_leader_fence SET fence = fence + 1000000, nonce = 'by hand'")
+    told = await quiet.fleet.timeline.first("ledger.refused", since=since, within_s=20)
+    assert (told.fields["what"], told.fields["fence"]) == ("heartbeat", fence)
+    assert told.fields["high"] == fence + 1_000_000
+    ended = await quiet.fleet.timeline.first("term.ended", since=since, within_s=20)
+    assert (ended.fields["reason"], ended.fields["fence"]) == ("refused", fence)
+    assert (await quiet.counts(refused))["gate_open"] == 0
+    with open_reader(ledger) as reader:
+        (row,) = [row for row in reader.refusals() if row.what == "heartbeat"]
+    assert (row.fence, row.high, row.node) == (fence, fence + 1_000_000, "a")
 
 
 async def test_a_successor_counts_the_time_that_nobody_led(town: Town) -> None:
