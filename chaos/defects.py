@@ -429,7 +429,7 @@ def raise_ends_nobody() -> None:
 
     async def leave(*_: object) -> None: ...
 
-    postgres.PostgresLedger._end_older = leave  # type: ignore[method-assign,assignment]
+    postgres.PostgresLedger._end_older = leave
 
 
 def claim_without_state() -> None:
