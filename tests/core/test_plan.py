@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -234,6 +235,20 @@ def test_a_schedule_without_slots_has_no_backlog() -> None:
 # ------------------------------------------------------------------ against slot by slot
 
 
+class Asked(list[datetime]):
+    """A schedule of one slot a minute, and the instants it was asked about."""
+
+    def next_after(self, t: datetime) -> datetime | None:
+        self.append(t)
+        return EACH_MINUTE.next_after(t)
+
+
+def test_the_usual_slot_alone_and_on_time_costs_two_looks_at_its_schedule() -> None:
+    asked = Asked()
+    found = backlog(a_job(cast(Schedule, asked)), NOON - MINUTE, NOON, on_time=SECOND)
+    assert (found, asked) == (Backlog((NOON,)), [NOON - MINUTE, NOON])
+
+
 def by_the_slot(
     job: Job, since: datetime, now: datetime, on_time: timedelta
 ) -> dict[datetime, str]:
@@ -259,15 +274,16 @@ def by_the_slot(
 def test_every_slot_gets_the_verdict_it_would_get_alone() -> None:
     rng = random.Random(3)
     schedules = [Every(7 * SECOND), Every(2 * SECOND), EACH_MINUTE, parse_cron("*/7 * * * *")]
-    for _ in range(120):
+    for _ in range(240):
         job = a_job(
             rng.choice(schedules),
             rng.choice(list(Catchup)),
-            limit=rng.choice([0, 1, 5, 1000]),
+            limit=rng.choice([1, 2, 5, 1000]),
             start_within_s=rng.choice([None, 0, 5, 60.5, 9999]),
         )
         now = NOON + rng.choice([0, 1, rng.random()]) * 60 * SECOND
-        since, on_time = now - rng.random() * 15 * MINUTE, rng.choice([0, 1, 30]) * SECOND
+        stretch = rng.random() * rng.choice([3 * SECOND, MINUTE, 15 * MINUTE])
+        since, on_time = now - stretch, rng.choice([0, 1, 30]) * SECOND
         found = backlog(job, since, now, on_time=on_time)
         alone = by_the_slot(job, since, now, on_time)
         assert list(found.due) == [at for at, verdict in alone.items() if verdict == "due"]
