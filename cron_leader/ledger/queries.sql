@@ -257,15 +257,18 @@ WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.c
 
 -- name: new_gaps (job, first, last, slots, state, reason)
 -- A slot with a row of its own is explained by that, and not counted: a leader may have committed
--- rows beyond its planned_to, behind a batch that was lost.
-INSERT INTO cron_leader_gap (job, "first", "last", slots, state, reason, fence)
+-- rows beyond its planned_to, behind a batch that was lost. So a gap of its may begin where this one
+-- does: the longer one stands, lest the slots between the two ends stay unexplained.
+INSERT INTO cron_leader_gap AS g (job, "first", "last", slots, state, reason, fence)
 SELECT b.job, b."first", b."last", b.slots - (
         SELECT count(*) FROM cron_leader_slot AS s
         WHERE s.job = b.job AND s.scheduled_for >= b."first" AND s.scheduled_for <= b."last"
             AND s.command_id = ''
     ), b.state, b.reason, :fence FROM batch AS b
 WHERE true
-ON CONFLICT DO NOTHING
+ON CONFLICT (job, "first") DO UPDATE SET "last" = excluded."last", slots = excluded.slots,
+    state = excluded.state, reason = excluded.reason, fence = excluded.fence
+WHERE g."last" < excluded."last"
 
 -- ------------------------------------------------------------------ claims
 

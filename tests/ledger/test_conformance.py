@@ -489,6 +489,22 @@ async def test_a_gap_does_not_count_slots_that_have_rows_of_their_own(lab: Lab) 
     assert lab.states() == {slot(5): "abandoned"}
 
 
+async def test_a_gap_that_begins_where_an_older_one_does_explains_all_of_its_slots(
+    lab: Lab,
+) -> None:
+    """Written behind a lost batch, the older one was not known to planned_to."""
+    leader = await lab.leader("a", settlement())
+    await leader.take(gaps=(Gap("job", at(1), at(15), 15, Reason.COALESCED),), to=at(0))
+    second = await lab.leader("b")
+    longer = Gap("job", at(1), at(29), 29, Reason.NO_LEADER)
+    await second.settle(settlement(gaps=(longer,), now=at(30)))
+    shorter = Gap("job", at(1), at(12), 12, Reason.LIMIT)
+    await second.take(gaps=(shorter,), to=at(31))
+    (row,) = lab.read().gaps()
+    assert (row.first, row.last, row.slots, row.reason) == (at(1), at(29), 29, "no_leader")
+    assert row.fence == second.fence
+
+
 async def test_a_job_that_returns_keeps_its_first_sight_and_its_pause(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     lab.sql("UPDATE cron_leader_job SET retired_at = first_seen, paused_why = 'rest'")
