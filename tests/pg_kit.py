@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,23 @@ def postgres(
                 _stop(process)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def restarted(server: Postgres, how: signal.Signals) -> Iterator[Postgres]:
+    """The same cluster, ended by this signal (SIGINT: fast, SIGQUIT: at once) and running again on
+    its port; it ends for good with the block."""
+    server.process.send_signal(how)
+    server.process.wait(START_S)
+    settings = _settings(server.base, server.host, server.port, False)
+    with (server.base / "log").open("ab") as log:
+        folder = installed()[server.version]
+        process = _start(folder, server.base, _demoted(), settings, log.fileno())
+        try:
+            _wait_ready(server.base, process)
+            yield replace(server, process=process)
+        finally:
+            _stop(process)
 
 
 @contextlib.contextmanager

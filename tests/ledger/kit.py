@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from psycopg import conninfo
 
 from cron_leader.core.model import (
     Applied,
@@ -244,6 +245,51 @@ class Door:
                 await connection.execute("ROLLBACK")
                 raise
         return answers
+
+
+@contextlib.asynccontextmanager
+async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
+    """A way to the server that breaks at the first COMMIT: when all ahead of it has been sent, or
+    ahead of its answer. Whole again after that."""
+    there = conninfo.conninfo_to_dict(url)
+    whole = True
+    serving: list[asyncio.Task[None]] = []
+
+    async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        nonlocal whole
+        serving.append(cast(asyncio.Task[None], asyncio.current_task()))
+        server, to_server = await asyncio.open_connection(there["host"], there["port"])
+
+        async def back() -> None:
+            while (data := await server.read(65536)) and (not cut or b"COMMIT" not in data):
+                to_client.write(data)
+            to_client.close()
+
+        cut = False
+        answering = asyncio.create_task(back())
+        with contextlib.suppress(ConnectionError):
+            while data := await client.read(65536):
+                if whole and b"COMMIT\0" in data:  # not READ COMMITTED
+                    cut, whole = True, False
+                    if not arrives:
+                        to_server.write(data[: data.index(b"COMMIT\0")])
+                        break
+                to_server.write(data)
+        answering.cancel()
+        await asyncio.wait({answering})
+        for end in (to_server, to_client):
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1")
+    port = proxy.sockets[0].getsockname()[1]
+    try:
+        yield url.replace(f":{there['port']}/", f":{port}/")
+        assert not whole, "nothing was cut"
+    finally:
+        proxy.close()
+        await asyncio.gather(*serving)
 
 
 async def soon(awaitable: Any) -> Any:

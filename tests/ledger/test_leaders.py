@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 from unittest.mock import ANY
 
 import psycopg
 import pytest
-from psycopg import conninfo
 
 from cron_leader import fencing
 from cron_leader.clock import SystemClock
@@ -40,6 +38,7 @@ from tests.ledger.kit import (
     Lab,
     Leader,
     at,
+    cut_once,
     dying_after,
     finish,
     nothing,
@@ -350,50 +349,6 @@ async def test_an_abandoned_attempt_ended_when_it_was_last_seen_alive(lab: Lab) 
 
 
 # ------------------------------------------------------------------ a COMMIT cut off
-
-
-@contextlib.asynccontextmanager
-async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
-    """A way to the server that breaks at the first COMMIT: ahead of it, or ahead of its answer."""
-    there = conninfo.conninfo_to_dict(url)
-    whole = True
-    serving: list[asyncio.Task[None]] = []
-
-    async def serve(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        nonlocal whole
-        serving.append(cast(asyncio.Task[None], asyncio.current_task()))
-        server, to_server = await asyncio.open_connection(there["host"], there["port"])
-
-        async def back() -> None:
-            while (data := await server.read(65536)) and (not cut or b"COMMIT" not in data):
-                to_client.write(data)
-
-        cut = False
-        answering = asyncio.create_task(back())
-        with contextlib.suppress(ConnectionError):
-            while data := await client.read(65536):
-                if whole and b"COMMIT" in data:
-                    cut, whole = True, False
-                    if arrives:
-                        to_server.write(data)
-                        await answering
-                    break
-                to_server.write(data)
-        answering.cancel()
-        await asyncio.wait({answering})
-        for end in (to_server, to_client):
-            end.close()
-            with contextlib.suppress(ConnectionError):
-                await end.wait_closed()
-
-    proxy = await asyncio.start_server(serve, "127.0.0.1")
-    port = proxy.sockets[0].getsockname()[1]
-    try:
-        yield url.replace(f":{there['port']}/", f":{port}/")
-        assert not whole, "nothing was cut"
-    finally:
-        proxy.close()
-        await asyncio.gather(*serving)
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["ahead-of-it", "ahead-of-its-answer"])
