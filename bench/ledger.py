@@ -86,7 +86,7 @@ with open_reader(sys.argv[1]) as reader:
     print("ready", flush=True)
     while True:
         reader.last_slots()
-        reader.slots(job="job-0")
+        reader.slots(limit=20)
         time.sleep(0.01)
 """
 """What a follower's page and `status` read, a hundred times a second."""
@@ -185,7 +185,7 @@ def _compared(name: str, target: float, ours: list[float], bare: list[float]) ->
     """How many times as long as the bare INSERT of the same rows, by their medians."""
     took, least = median(ours), median(bare)
     beside = f"{took:.1f} ms beside {least:.1f} ms of a bare INSERT"
-    return Figure(f"{name}, Postgres", took / least, target, "times", len(ours), beside)
+    return Figure(f"{name}, Postgres", took / least, target, "x", len(ours), beside)
 
 
 async def raises(url: str, times: int) -> Figure:
