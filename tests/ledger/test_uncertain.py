@@ -148,6 +148,17 @@ async def test_a_claim_cut_off_and_sent_again_after_a_successor_rose_starts_no_s
     assert attempt.run_id == ("run-1" if arrives else "run-2")
 
 
+async def test_a_pause_between_two_copies_of_a_claim_does_not_undo_the_run(lab: Lab) -> None:
+    leader = await lab.leader("a", settlement())
+    taken = await leader.take(RUN)
+    lab.sql("UPDATE cron_leader_job SET paused_until = '2999-01-01T00:00:00.000000Z'")
+    assert await leader.take(RUN) == taken == Taken({"run-1": 1})
+    paused = replace(RUN, slot=slot(1), run_id="run-2")
+    skipped = await leader.take(paused)
+    assert await leader.take(paused) == skipped == Taken({}, frozenset({"run-2"}))
+    assert lab.states() == {RUN.slot: "running", paused.slot: "skipped"}
+
+
 # ------------------------------------------------------------------ the server restarts
 
 
