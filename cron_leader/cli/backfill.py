@@ -48,7 +48,7 @@ def backfill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would run, and order nothing.")
     ] = False,
-    rate: Annotated[str, typer.Option(help="Starts at most so many slots.")] = "1/s",
+    rate: Annotated[str, typer.Option(help="Starts at most so many: 5/s, 30/m.")] = "1/s",
     config: setup.ConfigPath = None,
     key: ordering.Key = None,
     why: ordering.Why = None,

@@ -53,7 +53,7 @@ def show(config: setup.ConfigPath = None, as_json: setup.AsJson = False) -> None
 
 Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="NAME", help="In this [[fence_target]], not in the ledger."),
+    typer.Option("--target", metavar="NAME", help="In this fence target, not in the ledger."),
 ]
 
 
@@ -88,7 +88,7 @@ def ddl(
     elif target is not None:
         statements = sql.target_ddl(lite=lite)
     else:
-        raise FenceMisuse("fence ddl: name a table, or --target NAME, or both")
+        raise ConfigError("fence ddl: name a table, or --target NAME, or both")
     if as_json:
         output.print_json({"table": table, "target": target, "statements": statements})
     else:
@@ -109,7 +109,7 @@ def verify(
     elif target is None:
         verdict = _verify_ledger(loaded)
     else:
-        raise FenceMisuse("fence verify --target: name a table in it")
+        raise ConfigError("fence verify --target: name a table in it")
     if as_json:
         output.print_json(
             {"table": table, "target": target, "guarded": verdict.guarded, "text": verdict.text}
@@ -147,13 +147,13 @@ async def _refuses(config: Config, row: FenceRow) -> bool:
 
 
 def _url(config: Config, target: str | None) -> str:
-    """The database that is meant. Raises FenceMisuse."""
+    """The database that is meant. Raises ConfigError."""
     if target is None:
         return config.ledger.url
     urls = {known.name: known.url for known in config.fence_targets}
     if target not in urls:
         known = ", ".join(sorted(urls)) or "none"
-        raise FenceMisuse(f"there is no [[fence_target]] {target!r} (known: {known})")
+        raise ConfigError(f"there is no [[fence_target]] {target!r} (known: {known})")
     return urls[target]
 
 

@@ -189,12 +189,16 @@ def history(
         _show_outputs(facts)
 
 
-def expect_job(config: Config, reader: Reader, name: str) -> None:
-    """ConfigError unless a job of that name is configured, or was once."""
+def expect_job(config: Config, reader: Reader, name: str, *, with_code: bool = False) -> None:
+    """ConfigError unless a job of that name is configured, or was once.
+
+    with_code: the jobs that code defines are in the configuration already.
+    """
     known = {job.name for job in config.jobs} | {row.job for row in reader.jobs()}
     if name in known:
         return
-    known |= {job.name for job in with_code_jobs_if_possible(config).jobs}
+    if not with_code:
+        known |= {job.name for job in with_code_jobs_if_possible(config).jobs}
     if name not in known:
         raise setup.no_such_job(name, sorted(known), f"{setup.place(config)} or the ledger")
 

@@ -40,6 +40,9 @@ AROUND = timedelta(minutes=1)
 MOST = 10
 """Refusals and orders that are told."""
 
+MOST_READ = 100
+"""Orders that are looked through for those to the job, or to all."""
+
 
 class Verdict(StrEnum):
     """What is known of the instant; `verdict` in the JSON."""
@@ -114,7 +117,7 @@ def why(
     zone = zone_of(known.schedule) if known else "UTC"
     at = instant(time, zone, "TIME")
     with reader_of(loaded) as reader:
-        expect_job(loaded, reader, job)
+        expect_job(loaded, reader, job, with_code=True)
         account = look_into(reader, loaded, known, job, at, datetime.now(UTC))
     if as_json:
         output.print_json(facts_of(account))
@@ -148,8 +151,13 @@ def look_into(
         oldest=reader.first_slot(name),
         kept_from=None if age_ns is None else now - timedelta(microseconds=age_ns // 1000),
         refusals=reader.refusals_between(since, until, limit=MOST),
-        orders=reader.commands_between(since, until, limit=MOST),
+        orders=_concerning(name, reader.commands_between(since, until, limit=MOST_READ)),
     )
+
+
+def _concerning(job: str, orders: Iterable[CommandRow]) -> tuple[CommandRow, ...]:
+    """The orders to this job, and those to no single one."""
+    return tuple(order for order in orders if _job_of(order) in (None, job))[:MOST]
 
 
 def verdict(account: Account) -> Verdict:
@@ -351,7 +359,8 @@ def _tries(attempts: Iterable[AttemptRow]) -> Iterator[str]:
     for attempt in reversed([*attempts]):
         started = output.when(attempt.started_at)
         code = "" if attempt.exit_code is None else f", exit code {attempt.exit_code}"
-        error = f": {output.one_line(attempt.error, 100)}" if attempt.error else ""
+        said = "" if attempt.error is None else output.one_line(attempt.error, 100)
+        error = f": {said}" if said and not code.endswith(f" {said}") else ""
         alive = "" if attempt.finished_at else _when(", seen alive at", attempt.heartbeat_at)
         yield (
             f"Attempt {attempt.attempt} was claimed by {attempt.node} at {started} and is "
@@ -381,13 +390,17 @@ def _ordered(orders: Iterable[CommandRow]) -> Iterator[str]:
 
 def _aim(order: CommandRow) -> str:
     """The job it names, else the election."""
+    return _job_of(order) or order.target
+
+
+def _job_of(order: CommandRow) -> str | None:
     try:
         match json.loads(order.args):
             case {"job": str(job)}:
                 return job
     except ValueError:  # written by hand
         pass
-    return order.target
+    return None
 
 
 def _when(word: str, at: datetime | None) -> str:

@@ -29,16 +29,18 @@ def verify_table(connection: Any, name: str, election: str) -> Verdict:
     """Try it. connection: psycopg 3 or sqlite3, autocommitting. Raises FenceMisuse."""
     lite = isinstance(connection, sqlite3.Connection)
     target = table(name, folded=not lite)
-    connection.execute("BEGIN")
     try:
-        return _verdict(connection, target, name, election, lite)
+        # On SQLite the write lock at once: a leader that writes in between would fail the update.
+        connection.execute("BEGIN IMMEDIATE" if lite else "BEGIN")
+        try:
+            return _verdict(connection, target, name, election, lite)
+        finally:
+            connection.execute("ROLLBACK")
     except FenceMisuse:
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
         raise FenceMisuse(f"fence verify {name}: {first}") from error
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def _verdict(connection: Any, target: str, name: str, election: str, lite: bool) -> Verdict:

@@ -179,6 +179,27 @@ async def test_refusals_and_orders_around_the_slot_are_told(cli: Cli, ledger: Le
     assert (await ask(cli, T0 + 10 * MINUTE))["refusals"] == []
 
 
+async def test_an_exit_code_is_told_once(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await run(ledger, await lead(ledger), T0 + 4 * MINUTE, error="exit code 3")
+    said = await ask(cli, T0 + 4 * MINUTE)
+    assert said["text"].endswith("is failed since 2026-01-02 03:04:01.500Z, exit code 3.")
+
+
+async def test_orders_to_other_jobs_are_not_told(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    with open_reader(f"sqlite:///{Path.cwd()}/cron-leader.db") as reader:
+        for number, job in enumerate(["other"] * 12 + ["digest"]):
+            args = json.dumps({"job": job, "for_s": None})
+            at = T0 + MINUTE + number * SECOND
+            reader.order(CommandRow(str(number), "pause", "default/0", args, "op", "", at))
+    said = await ask(cli, T0 + MINUTE)
+    assert [order["kind"] for order in said["orders"]] == ["pause"]
+    assert "ordered pause of digest" in said["text"]
+    assert "of other" not in said["text"]
+
+
 async def test_between_two_terms_the_leaderless_stretch_is_told(cli: Cli, ledger: Ledger) -> None:
     configure()
     old = await lead(ledger)

@@ -321,5 +321,5 @@ def test_commands_that_name_no_target_say_what_is_missing(
     tmp_path: Path, capsys: Any, words: list[str], told: str
 ) -> None:
     path = configured(tmp_path, '[[fence_target]]\nname = "reports"\nurl = "sqlite:///r.db"\n')
-    assert main(["fence", *words, "--config", str(path)]) == 1
+    assert main(["fence", *words, "--config", str(path)]) == 2
     assert told in capsys.readouterr().err

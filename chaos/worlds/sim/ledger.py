@@ -197,7 +197,9 @@ class ModelLedger:
 
     def _gaps(self, gaps: Iterable[Gap]) -> None:
         for gap in gaps:
-            self.gaps.setdefault((gap.job, gap.first), gap)
+            held = self.gaps.setdefault((gap.job, gap.first), gap)
+            if held.last < gap.last:
+                self.gaps[gap.job, gap.first] = gap
 
     def _plan_to(self, term: Term, planned_to: datetime, known: datetime | None) -> None:
         row = self.terms.get(term.fence)
