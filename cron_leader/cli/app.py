@@ -151,7 +151,8 @@ def _usage(error: Any) -> str:
     """One line, with the command whose --help tells more."""
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "cron-leader"
-    return f"{error.format_message().rstrip('.')}; see `{where} --help`".replace("\n", " ")
+    said = error.format_message().rstrip(".").replace("Value error, ", "")
+    return f"{said}; see `{where} --help`".replace("\n", " ")
 
 
 def _take_level(args: Sequence[str]) -> tuple[list[str], str]:

@@ -33,6 +33,7 @@ def test_bad_usage_is_one_line_and_exit_2(cli: Cli) -> None:
         (["frobnicate"], "No such command 'frobnicate'"),
         (["next", "--frob"], "No such option: --frob"),
         (["history", "-n", "0"], "-n"),
+        (["history", "--state", "lost"], "Invalid value for '--state': 'lost' is not one of"),
         (["import-crontab"], "Missing argument 'FILE'"),
         (["run", "--log-format", "xml"], "'xml' is not one of console, json"),
         (["run", "--frob"], "No such option: --frob"),
