@@ -21,7 +21,7 @@ from cron_leader.config import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PINNED_EXTRAS = ("embedded", "dashboard", "holidays", "test", "dev")
+PINNED_EXTRAS = ("embedded", "dashboard", "holidays", "http", "test", "dev")
 
 
 def _pins() -> dict[str, str]:

@@ -18,7 +18,7 @@ from cron_leader.cli import lint, output
 from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config, sources
 from cron_leader.config.units import NS_PER_S, parse_duration, show_duration
-from cron_leader.core.model import Catchup, CommandSpec, Job, PythonSpec, ShellSpec
+from cron_leader.core.model import Catchup, CommandSpec, HttpSpec, Job, PythonSpec, ShellSpec
 from cron_leader.core.schedule import At, Every
 from cron_leader.errors import ConfigError, CronLeaderError
 
@@ -239,6 +239,8 @@ def describe(job: Job) -> str:
             return output.one_line(script, 40)
         case PythonSpec(target):
             return target
+        case HttpSpec(url, method):
+            return output.one_line(f"{method} {url}", 40)
 
 
 def _fact(job: Job, now: datetime) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cron_leader.config import schema
+from cron_leader.config import request, schema
 from cron_leader.config.blackouts import read_blackout
 from cron_leader.config.problems import Problem
 from cron_leader.config.schedules import read_schedule
@@ -80,7 +80,8 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
     kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
     schedule = read_schedule(values, kind, seed, report)
     blackout = read_blackout(values, report)
-    spec = _spec(values, report)
+    spec = _spec(values, base, report)
+    request.check(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
     elif values.get("isolation") == Isolation.INLINE:
@@ -182,8 +183,8 @@ def _one_of(values: Values, names: tuple[str, ...], what: str, report: Report) -
     return None
 
 
-def _spec(values: Values, report: Report) -> RunnableSpec | None:
-    match _one_of(values, ("command", "shell", "python"), "work", report):
+def _spec(values: Values, base: Path, report: Report) -> RunnableSpec | None:
+    match _one_of(values, ("command", "shell", "python", "url"), "work", report):
         case "command" if not values["command"][0].strip():
             report("command", "its first item, the program, is empty")
             return None
@@ -193,5 +194,7 @@ def _spec(values: Values, report: Report) -> RunnableSpec | None:
             return ShellSpec(values["shell"])
         case "python":
             return PythonSpec(values["python"])
+        case "url":
+            return request.read(values, base, report)
         case _:
             return None

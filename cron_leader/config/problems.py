@@ -13,7 +13,7 @@ from cron_leader.errors import ConfigError
 
 _LONGEST = 60
 _SECRET = re.compile(r"(?<=://)[^@/]*(?=@)|(?<=password=)[^&\"]*")
-_HIDDEN = frozenset({"env", "webhook"})
+_HIDDEN = frozenset({"env", "headers", "webhook"})
 
 
 @dataclass(frozen=True, slots=True)

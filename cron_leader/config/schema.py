@@ -16,6 +16,7 @@ from typing import Any
 from pydantic_core import SchemaValidator, ValidationError
 from pydantic_core import core_schema as cs
 
+from cron_leader.config import request
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
 from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate, parse_size
@@ -254,6 +255,17 @@ JOB: Mapping[str, Schema] = {
     "command": _texts(_after(_no_nul)),
     "shell": _TEXT,
     "python": _FUNCTION,
+    "url": _TEXT,
+    "method": _one_of(*request.METHODS),
+    "headers": cs.no_info_after_validator_function(
+        request.headers, cs.dict_schema(cs.str_schema(strict=True), cs.any_schema(), strict=True)
+    ),
+    "body": _TEXT,
+    "expected_status": _texts(_whole(200, 599)),
+    "follow_redirects": cs.bool_schema(strict=True),
+    "ca": _TEXT,
+    "cert": _TEXT,
+    "key": _TEXT,
     "env": cs.no_info_after_validator_function(
         _env, cs.dict_schema(cs.str_schema(strict=True), _after(_no_nul), strict=True)
     ),

@@ -18,6 +18,8 @@ _PREFIX = "CRON_LEADER_"
 _GIVEN_TO_RUNS = frozenset(
     {"JOB", "SCHEDULED_FOR", "FENCE", "NODE", "FLEET", "ATTEMPT", "RUN_DEADLINE"}
 )
+_MAY_HOLD_SECRETS = frozenset({"env", "headers"})
+"""Of a job's keys."""
 _PLACEHOLDER = re.compile(r"\$(\$?)\{([^}]*)\}")
 
 
@@ -109,7 +111,8 @@ def _typed(text: str, kind: str) -> object:
 def interpolate(
     document: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """${NAME} replaced where secrets may stand: [etcd], [ledger], fence targets, the jobs' env.
+    """${NAME} replaced where secrets may stand: [etcd], [ledger], fence targets, notices,
+    the jobs' env and headers.
 
     `$${` stands for a literal `${`. A variable that is not set is a problem, never an empty text.
     """
@@ -132,8 +135,8 @@ def interpolate(
             filled[section] = fill(filled[section], (section,))
     if isinstance(jobs := filled.get("job"), list):
         filled["job"] = [
-            {**table, "env": fill(table["env"], ("job", index, "env"))}
-            if isinstance(table, Mapping) and "env" in table
+            {**table, **{key: fill(table[key], ("job", index, key)) for key in secret}}
+            if isinstance(table, Mapping) and (secret := _MAY_HOLD_SECRETS & table.keys())
             else table
             for index, table in enumerate(jobs)
         ]

@@ -130,7 +130,27 @@ class PythonSpec:
     target: str
 
 
-RunnableSpec = CommandSpec | ShellSpec | PythonSpec
+@value
+class HttpSpec:
+    """One request. expected_status: what counts as success, empty: any 2xx.
+
+    header_files: headers whose value is the first line of a file, read when it is sent. body: a
+    template. ca, cert, key: PEM files, None: the usual authorities, no certificate of ours.
+    """
+
+    url: str
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = ()
+    header_files: tuple[tuple[str, str], ...] = ()
+    body: str | None = None
+    expected_status: tuple[int, ...] = ()
+    follow_redirects: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+RunnableSpec = CommandSpec | ShellSpec | PythonSpec | HttpSpec
 
 
 @value

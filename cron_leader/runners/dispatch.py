@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cron_leader.clock import Clock
 from cron_leader.core.messages import Event
-from cron_leader.core.model import Isolation, Job, PythonSpec, Run
+from cron_leader.core.model import HttpSpec, Isolation, Job, PythonSpec, Run
 from cron_leader.errors import ConfigError
 from cron_leader.runners.command import Wrappers
 from cron_leader.runners.context import Context, LedgerAccess, Registrar
@@ -17,6 +17,7 @@ from cron_leader.runners.inline import InlineLife, load_inline
 from cron_leader.runners.life import Life, ProcessLife
 from cron_leader.runners.needs import unmet
 from cron_leader.runners.python import PythonRuns
+from cron_leader.runners.url import SEND
 
 _CLOSE_S = 5.0
 
@@ -54,15 +55,15 @@ class Runners:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, jobs: Sequence[Job]) -> None:
-        """A spare wrapper, and the job host if there are python jobs; waits until it has imported
-        them. Raises ConfigError if this node cannot give a job what it needs, or if an inline job
-        cannot be imported or is not async."""
+        """A spare wrapper, and the job host if there are python or url jobs; waits until it has
+        imported what they need. Raises ConfigError if this node cannot give a job what it needs, or
+        if an inline job cannot be imported or is not async."""
         if lacking := [f'job "{job.name}": {why}' for job in jobs if (why := unmet(job))]:
             raise ConfigError("\n".join(lacking))
         for job in jobs:
             if job.isolation is Isolation.INLINE:
                 load_inline(job, self._base)
-        if any(not isinstance(job.spec, PythonSpec) for job in jobs):
+        if any(not isinstance(job.spec, PythonSpec | HttpSpec) for job in jobs):
             self._wrappers.stock()
         if targets := tuple(dict.fromkeys(_hosted(jobs))):
             await self._python.start(targets)
@@ -109,7 +110,7 @@ class Runners:
         match run.job:
             case Job(isolation=Isolation.INLINE):
                 return InlineLife(run, self._context, self._base)
-            case Job(spec=PythonSpec()):
+            case Job(spec=PythonSpec() | HttpSpec()):
                 return ProcessLife(run, self._context, self._python)
             case _:
                 return ProcessLife(run, self._context, self._wrappers)
@@ -119,9 +120,11 @@ class Runners:
         self._lives.pop(run_id, None)
 
 
-def _hosted(jobs: Sequence[Job]) -> list[str]:
-    return [
-        job.spec.target
-        for job in jobs
-        if isinstance(job.spec, PythonSpec) and job.isolation is Isolation.PROCESS
-    ]
+def _hosted(jobs: Sequence[Job]) -> Iterator[str]:
+    """The functions that the job host runs."""
+    for job in jobs:
+        match job:
+            case Job(spec=PythonSpec(target), isolation=Isolation.PROCESS):
+                yield target
+            case Job(spec=HttpSpec()):
+                yield SEND

@@ -1,4 +1,4 @@
-"""The text of a user's exception, as a run's record keeps it."""
+"""How a run of the job host fails: by a user's exception, or by a Failure of our own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import traceback
 
 MAX_TEXT = 16 * 1024
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Failure(Exception):
+    """A run of ours has failed; nobody needs a traceback for it. code: the exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
 
 
 def traceback_text(error: BaseException) -> str:

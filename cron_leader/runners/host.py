@@ -35,7 +35,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cron_leader.jobs import Opener, Tick, definitions, resolve
-from cron_leader.runners.failure import traceback_text
+from cron_leader.runners.failure import Failure, traceback_text
 from cron_leader.runners.wrapper import (
     change_folder,
     confine,
@@ -228,6 +228,8 @@ def serve_run(control: int, parent: int) -> NoReturn:
         _leave(control, 126, "failed", why)
     try:
         function = resolve(go["target"])
+        if (request := go.get("request")) is not None:
+            function = partial(function, request)
     except BaseException as error:
         _leave(control, 1, "failed", traceback_text(error))
     if is_late(go["deadline_ns"]):
@@ -280,6 +282,8 @@ def _call(function: Callable[[Tick], object], tick: Tick, stop: _Stop) -> tuple[
             return 128 + signal.SIGTERM, "cancelled"
     except SystemExit as error:
         return _exit_code(error)
+    except Failure as failure:
+        return failure.code, failure.text
     except BaseException as error:
         return 1, traceback_text(error)
     return 0, None

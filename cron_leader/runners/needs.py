@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
 
-from cron_leader.core.model import Job
+from cron_leader.core.model import HttpSpec, Job
 from cron_leader.runners.wrapper import RLIMITS, account
 
 _CAP_SETGID, _CAP_SETUID = 6, 7
@@ -25,7 +27,18 @@ def bounds(job: Job) -> Mapping[str, object]:
 
 def unmet(job: Job) -> str:
     """What this node cannot give the job, and the cure; empty if it can."""
-    return _user(job) or _nice(job) or _limit(job)
+    return _library(job) or _user(job) or _nice(job) or _limit(job)
+
+
+def _library(job: Job) -> str:
+    if isinstance(job.spec, HttpSpec) and not _has_httpx():
+        return 'url: the library httpx is missing; pip install "cron-leader[http]"'
+    return ""
+
+
+@cache
+def _has_httpx() -> bool:
+    return find_spec("httpx") is not None
 
 
 def _user(job: Job) -> str:

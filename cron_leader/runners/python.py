@@ -1,7 +1,7 @@
 """The daemon's side of the job host: what it reports, and the processes it forks for runs.
 
-The host is started by exec, only if there are python jobs; when it dies its runs end as failed and
-another is started.
+The host is started by exec, only if there are python or url jobs; when it dies its runs end as
+failed and another is started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import cron_leader
 from cron_leader.config import Config, build_jobs, merge_jobs
-from cron_leader.core.model import PythonSpec, Run
+from cron_leader.core.model import HttpSpec, PythonSpec, Run
 from cron_leader.errors import ConfigError
 from cron_leader.events import timestamp
 from cron_leader.runners.child import CannotStart, Child, Control, plumbing, shell_code
@@ -30,6 +30,7 @@ from cron_leader.runners.context import Context, environment, for_interpreter
 from cron_leader.runners.exits import watch_exit
 from cron_leader.runners.host import host_argv
 from cron_leader.runners.needs import bounds
+from cron_leader.runners.url import SEND, request_of
 
 IMPORT_TIMEOUT_S = 60.0
 _ANSWER_S = 5.0  # the host runs no user code after import: one that is slower is stuck
@@ -301,10 +302,10 @@ class PythonRuns:
 
     def go(self, run: Run, deadline_ns: int) -> Mapping[str, object]:
         run_deadline = self._context.clock.wall() + timedelta(seconds=run.job.timeout_s)
-        assert isinstance(run.job.spec, PythonSpec)
+        environ = environment(run, self._context, run_deadline)
         return {
-            "target": run.job.spec.target,
-            "env": environment(run, self._context, run_deadline),
+            **_work(run, environ),
+            "env": environ,
             "cwd": run.job.cwd,
             "bounds": bounds(run.job),
             "deadline_ns": deadline_ns,
@@ -322,7 +323,7 @@ class PythonRuns:
 
     def _ticket(self, run: Run) -> Mapping[str, object] | None:
         """What tick.transaction() needs beyond the Tick; over the run's own socket, in memory."""
-        if self._context.ledger is None:
+        if self._context.ledger is None or isinstance(run.job.spec, HttpSpec):
             return None
         return {
             "url": self._context.ledger.url,
@@ -370,6 +371,17 @@ class PythonRuns:
                 await self._host.died.wait()
                 self._last_death = self._host.death()
             self._loaded.clear()
+
+
+def _work(run: Run, environ: Mapping[str, str]) -> Mapping[str, object]:
+    """The function to call, and the request that it is to send, if it is ours for that."""
+    match run.job.spec:
+        case PythonSpec(target):
+            return {"target": target}
+        case HttpSpec() as spec:
+            return {"target": SEND, "request": request_of(run, spec, environ)}
+        case other:
+            raise TypeError(f"not for the job host: {other!r}")
 
 
 def _line(message: Mapping[str, object]) -> bytes:

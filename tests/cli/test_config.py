@@ -20,6 +20,7 @@ from cron_leader.core.model import (
     Catchup,
     CommandSpec,
     Delivery,
+    HttpSpec,
     Isolation,
     Limits,
     OnLostLeadership,
@@ -35,6 +36,7 @@ S = 1_000_000_000
 JOB = '[[job]]\nname = "digest"\n'
 RUNS = 'shell = ":"\n'
 DAILY = 'cron = "0 9 * * *"\n'
+URL = 'url = "https://h/"\n'
 
 
 def read(text: str, **environ: str) -> Config:
@@ -198,7 +200,47 @@ BAD = {
         ["goes with cron and every, not with at"],
     ),
     "no schedule": (JOB + RUNS, ["has no schedule; give one of cron, every, at"]),
-    "nothing to run": (JOB + DAILY, ["has no work; give one of command, shell, python"]),
+    "nothing to run": (JOB + DAILY, ["has no work; give one of command, shell, python, url"]),
+    "url and shell": (JOB + DAILY + RUNS + 'url = "http://h/"', ["has shell and url; keep one"]),
+    "url of another scheme": (JOB + DAILY + 'url = "ftp://h/"', ["http:// or https:// URL"]),
+    "url without a host": (JOB + DAILY + 'url = "http:///x"', ["http:// or https:// URL"]),
+    "url with a port too far": (JOB + DAILY + 'url = "http://h:70000"', ["https:// URL"]),
+    "url with a space": (JOB + DAILY + 'url = "http://h/a b"', ["other than ASCII with %"]),
+    "url with a password": (
+        JOB + DAILY + 'url = "http://u:hunter2@h/"',
+        ['url = "http://***@h/": must hold no password', "Authorization"],
+    ),
+    "url run inline": (JOB + DAILY + URL + 'isolation = "inline"', ["inline is for python jobs"]),
+    "retry_on of a url": (
+        JOB + DAILY + URL + 'retries = 1\nretry_on = ["E"]', ["a program has retry_exit_codes"]
+    ),
+    "method in small letters": (JOB + DAILY + URL + 'method = "post"', ["must be GET or HEAD"]),
+    "method without url": (JOB + DAILY + RUNS + 'method = "GET"', ["goes with url; leave it out"]),
+    "body of a GET": (JOB + DAILY + URL + 'method = "GET"\nbody = "x"', ["a GET has none"]),
+    "status as text": (JOB + DAILY + URL + 'expected_status = ["2xx"]', ["a whole number"]),
+    "status of no answer": (JOB + DAILY + URL + "expected_status = [100]", ["be at least 200"]),
+    "redirects counted": (JOB + DAILY + URL + "follow_redirects = 3", ["must be true or false"]),
+    "ca of plain http": (
+        JOB + DAILY + 'url = "http://h/"\nca = "cron-leader.toml"', ["goes with an https:// URL"]
+    ),
+    "ca that is not there": (JOB + DAILY + URL + 'ca = "ca.pem"', ["ca.pem: no such file"]),
+    "cert without key": (JOB + DAILY + URL + 'cert = "cron-leader.toml"', ["needs key as well"]),
+    "key without cert": (JOB + DAILY + URL + 'key = "cron-leader.toml"', ["needs cert as well"]),
+    "header with a bad name": (JOB + DAILY + URL + 'headers = { "A B" = "" }', ["is no name of a"]),
+    "header that is ours": (
+        JOB + DAILY + URL + 'headers = { Idempotency-Key = "x" }', ["is set by cron-leader"]
+    ),
+    "header twice": (JOB + DAILY + URL + 'headers = { A = "x", a = "y" }', ["a is there twice"]),
+    "header of two lines": (
+        JOB + DAILY + URL + 'headers = { A = "x\\ny" }', ["headers: A must be printable ASCII"]
+    ),
+    "header as a number": (JOB + DAILY + URL + "headers = { A = 1 }", ['or { file = "path" }']),
+    "header file not there": (
+        JOB + DAILY + URL + 'headers = { A = { file = "token" } }', ["token: no such file"]
+    ),
+    "header from a variable not set": (
+        JOB + DAILY + URL + 'headers = { A = "${TOKEN}" }', ["variable TOKEN is not set"]
+    ),
     "command as text": (JOB + DAILY + 'command = "ls"', ['must be a list: ["ls"]']),
     "empty command": (JOB + DAILY + "command = []", ["must not be empty"]),
     "python target": (JOB + DAILY + 'python = "pkg.mod"', ['must be "pkg.mod:function"']),
@@ -345,6 +387,39 @@ def test_the_three_kinds_of_schedule_and_of_work() -> None:
     assert first.spec == CommandSpec(("ls", "-l"))
     assert second.schedule == third.schedule == At(datetime(2030, 1, 1, 9, tzinfo=UTC))
     assert second.spec == ShellSpec("ls | wc")
+
+
+def test_every_key_of_a_request_arrives(folder: Path) -> None:
+    (folder / "token").write_text("t")
+    text = JOB + DAILY + 'url = "https://h:8/x?y=1"\nmethod = "PUT"\nbody = \'{"at": "{job}"}\'\n'
+    text += 'headers = { X-A = "${A}", Authorization = { file = "token" } }\n'
+    text += "expected_status = [200, 409]\nfollow_redirects = true\n"
+    text += 'ca = "token"\ncert = "token"\nkey = "token"\n'
+    text += (
+        '[[job]]\nname = "b"\n' + DAILY + URL + '[[job]]\nname = "c"\n' + DAILY + URL + 'body = "x"'
+    )
+    whole, get, post = read(text, A="secret").jobs
+    file = str(folder / "token")
+    assert whole.spec == HttpSpec(
+        url="https://h:8/x?y=1",
+        method="PUT",
+        headers=(("X-A", "secret"),),
+        header_files=(("Authorization", file),),
+        body='{"at": "{job}"}',
+        expected_status=(200, 409),
+        follow_redirects=True,
+        ca=file,
+        cert=file,
+        key=file,
+    )
+    assert (get.spec, post.spec) == (
+        HttpSpec("https://h/"),
+        HttpSpec("https://h/", method="POST", body="x"),
+    )
+
+
+def test_the_value_of_a_header_is_in_no_message() -> None:
+    assert "hunter2" not in refusal(JOB + DAILY + URL + 'headers = { A = "hunter2\\n" }')
 
 
 def test_every_key_of_retries_arrives() -> None:

@@ -82,7 +82,7 @@ def test_a_block_that_is_not_run_names_only_what_exists(block: Block) -> None:
 def test_a_configuration_shown_loads(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "cron-leader.toml"
     path.write_text(block.text)
-    load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x"})
+    load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x", "REPORTS_TOKEN": "x"})
 
 
 def test_every_key_of_a_job_is_in_the_guide() -> None:

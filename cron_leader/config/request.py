@@ -1,0 +1,116 @@
+"""The keys of a job that sends a request: `url`, and those that go with it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cron_leader.core.model import HttpSpec
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_WITHOUT_BODY = ("GET", "HEAD")
+_GO_WITH_URL = ("method", "headers", "body", "expected_status", "follow_redirects")
+_FILES = ("ca", "cert", "key")
+
+_URL = re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2: a token
+_VALUE = re.compile(r"[\t -~]*")
+_OURS = frozenset(
+    {"idempotency-key", "host", "content-length", "transfer-encoding", "connection"}
+    | {"accept-encoding"}
+)
+
+Report = Callable[[str, str], None]
+
+
+def headers(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table as it is. Raises ValueError, which holds no value: they may be secrets."""
+    seen: set[str] = set()
+    for name, given in table.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a header")
+        if name.lower() in _OURS or name.lower().startswith("cron-leader-"):
+            raise ValueError(f"{name} is set by cron-leader; leave it out")
+        if name.lower() in seen:
+            raise ValueError(f"{name} is there twice; keep one")
+        seen.add(name.lower())
+        match given:
+            case str() if not _VALUE.fullmatch(given):
+                raise ValueError(f"{name} must be printable ASCII, on one line")
+            case str():
+                pass
+            case {"file": str(path), **rest} if path.strip() and not rest:
+                pass
+            case _:
+                raise ValueError(f'{name} must be text in quotes, or {{ file = "path" }}')
+    return table
+
+
+def check(values: Mapping[str, Any], report: Report) -> None:
+    """What stands in a job that has no url, but goes with one."""
+    if "url" not in values:
+        for key in (key for key in (*_GO_WITH_URL, *_FILES) if key in values):
+            report(key, "goes with url; leave it out")
+
+
+def read(values: Mapping[str, Any], base: Path, report: Report) -> HttpSpec | None:
+    """The request of a job with a url; None if its url is wrong. base: of relative paths."""
+    url = values["url"]
+    if rule := _wrong(url):
+        report("url", rule)
+        return None
+    body = values.get("body")
+    method = values.get("method", "GET" if body is None else "POST")
+    if body is not None and method in _WITHOUT_BODY:
+        report("body", f"a {method} has none; leave it out, or write another method")
+    _check_tls(values, report)
+    given = values.get("headers", {})
+    files = {name: value["file"] for name, value in given.items() if not isinstance(value, str)}
+    return HttpSpec(
+        url=url,
+        method=method,
+        headers=tuple((name, text) for name, text in given.items() if name not in files),
+        header_files=tuple(
+            (name, _file(file, base, "headers", report)) for name, file in files.items()
+        ),
+        body=body,
+        expected_status=tuple(values.get("expected_status", ())),
+        follow_redirects=values.get("follow_redirects", False),
+        **{key: _file(values[key], base, key, report) for key in _FILES if key in values},
+    )
+
+
+def _wrong(url: str) -> str:
+    """The rule that a URL breaks; empty if it is right."""
+    try:
+        parts = urlsplit(url)
+        whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not _URL.fullmatch(url) or not whole:
+        return "must be an http:// or https:// URL; write other than ASCII with %"
+    if "@" in parts.netloc:
+        return "must hold no password: give an Authorization in headers, from a file or ${NAME}"
+    return ""
+
+
+def _check_tls(values: Mapping[str, Any], report: Report) -> None:
+    for key in (key for key in _FILES if key in values):
+        if not values["url"].lower().startswith("https:"):
+            report(key, "goes with an https:// URL")
+    for one, other in (("cert", "key"), ("key", "cert")):
+        if one in values and other not in values:
+            report(one, f"needs {other} as well")
+
+
+def _file(text: str, base: Path, key: str, report: Report) -> str:
+    path = base / text
+    if not path.is_file():
+        report(key, f"{path}: no such file")
+    elif not os.access(path, os.R_OK):
+        report(key, f"{path}: cannot be read by this user")
+    return str(path)
