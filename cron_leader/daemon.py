@@ -222,7 +222,7 @@ class Daemon:
                 margin_ns=margin_ns,
                 drain_s=config.run.drain_s,
                 max_clock_skew_s=config.run.max_clock_skew_s,
-                pool=Pool(config.run.max_parallel, config.run.catchup_rate),
+                pool=Pool(config.run.max_parallel, config.run.catchup_rate, config.groups),
             ),
             draw=lambda: secrets.token_hex(16),
         )

@@ -149,6 +149,8 @@ def job(
     max_parallel: int | None = None,
     queue_limit: int | None = None,
     when_full: str | None = None,
+    group: str | None = None,
+    priority: int | None = None,
     retries: int | None = None,
     backoff: str | None = None,
     backoff_max: str | None = None,

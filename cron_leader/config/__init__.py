@@ -148,7 +148,7 @@ class NotifyConfig:
 class Config:
     """Everything a node is told. digest: of what the nodes of a fleet must agree on.
 
-    http None: nothing is served.
+    http None: nothing is served. groups: the most runs at once of a group's jobs, by its name.
     """
 
     path: Path | None
@@ -166,6 +166,7 @@ class Config:
     http: HttpConfig | None = None
     notify: tuple[NotifyConfig, ...] = ()
     fence_targets: tuple[FenceTarget, ...] = ()
+    groups: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def election(self) -> str:

@@ -76,7 +76,11 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
     notify, wrong = notify_of(filled.get("notify", ()), path.parent)
     problems += wrong
     config = _config(values, path, problems)
-    config = replace(config, fence_targets=_targets(filled, config, problems))
+    config = replace(
+        config,
+        fence_targets=_targets(filled, config, problems),
+        groups=_groups(filled.get("group", ()), problems),
+    )
     source.fail(problems)
     return replace(
         config,
@@ -97,7 +101,9 @@ def jobs(tables: Sequence[Values], source: Source, *, base: Path, fleet: str) ->
 def digest(document: Mapping[str, Any]) -> str:
     """Identifies what a fleet's nodes must agree on; ${ENV} is not filled in: no secrets."""
     shared = {
-        key: document[key] for key in ("fleet", "lease", "run", "jobs", "job") if key in document
+        key: document[key]
+        for key in ("fleet", "lease", "run", "jobs", "job", "group")
+        if key in document
     }
     if targets := document.get("fence_target"):
         shared["fence_target"] = sorted(str(target["name"]) for target in targets)
@@ -256,6 +262,21 @@ def _targets(filled: Values, config: Config, problems: list[Problem]) -> tuple[F
             report((*at, "url"), "is the ledger's, which is fenced as it is; leave the target out")
         found[values["name"]] = FenceTarget(values["name"], url)
     return tuple(found.values())
+
+
+def _groups(tables: Any, problems: list[Problem]) -> Mapping[str, int]:
+    """The bound of each group by its name; what is wrong with them is appended to problems."""
+    found: dict[str, int] = {}
+    for index, table in enumerate(tables if isinstance(tables, list) else ()):
+        values, wrong = schema.validate_group(table, index)
+        problems += wrong
+        if wrong:
+            continue
+        if values["name"] in found:
+            rule = "another group has this name; keep one"
+            problems.append(Problem(("group", index, "name"), rule))
+        found[values["name"]] = values["max_parallel"]
+    return found
 
 
 def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:

@@ -143,6 +143,8 @@ def _readers(base: Path) -> Mapping[str, tuple[str, Callable[[Any], object]]]:
         "max_parallel": ("max_parallel", int),
         "queue_limit": ("queue_limit", int),
         "when_full": ("when_full", WhenFull),
+        "group": ("group", str),
+        "priority": ("priority", int),
         "retries": ("retries", int),
         "backoff": ("backoff_s", _seconds),
         "backoff_max": ("backoff_max_s", _seconds),

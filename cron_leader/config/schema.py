@@ -241,6 +241,11 @@ FENCE_TARGET: Mapping[str, Schema] = {
     "url": _TEXT,
 }
 
+_MOST_URGENT = 1_000_000
+"""The bound on a priority, either way."""
+
+GROUP: Mapping[str, Schema] = {"name": _JOB, "max_parallel": _whole(1, 100_000)}
+
 JOB: Mapping[str, Schema] = {
     "name": _JOB,
     "cron": _TEXT_OR_TEXTS,
@@ -281,6 +286,8 @@ JOB: Mapping[str, Schema] = {
     "max_parallel": _whole(1, 100_000),
     "queue_limit": _whole(1, 100_000),
     "when_full": _one_of(*WhenFull),
+    "group": _JOB,
+    "priority": _whole(-_MOST_URGENT, _MOST_URGENT),
     "catchup": _one_of(*Catchup),
     "catchup_limit": _whole(1, 100_000),
     "start_within": _after(_start_within),
@@ -306,7 +313,7 @@ _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIO
 _JOB_TABLE = SchemaValidator(_table(JOB, "name"))
 
 
-_LISTS = ("job", "fence_target", "notify")
+_LISTS = ("job", "group", "fence_target", "notify")
 """Tables that are written with two brackets."""
 
 
@@ -339,6 +346,11 @@ def validate_job(table: Mapping[str, Any], index: int) -> tuple[dict[str, Any], 
 def validate_notify(table: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[Problem]]:
     """The values of one [[notify]] table."""
     return _validate(SchemaValidator(_table(NOTIFY)), table, ("notify", index))
+
+
+def validate_group(table: object, index: int) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of one [[group]] table."""
+    return _validate(SchemaValidator(_table(GROUP, *GROUP)), table, ("group", index))
 
 
 def validate_target(table: object, index: int) -> tuple[dict[str, Any], list[Problem]]:
@@ -378,7 +390,7 @@ def _rule(detail: Any, at: KeyPath) -> str:
         case "extra_forbidden":
             return _unknown(str(detail["loc"][-1]), list(_siblings(detail, at)))
         case "missing":
-            return "is missing; every job needs a name"
+            return _absent(at)
         case "string_type":
             return f"must be text in quotes{_quoted(detail)}"
         case "int_type" | "int_from_float":
@@ -405,12 +417,16 @@ def _rule(detail: Any, at: KeyPath) -> str:
             return str(detail["msg"])
 
 
+def _absent(at: KeyPath) -> str:
+    if at[0] == "group":
+        return "is missing; a group needs a name and max_parallel"
+    return "is missing; every job needs a name"
+
+
 def _siblings(detail: Any, at: KeyPath) -> Mapping[str, Schema]:
     """The keys that may stand where an unknown one was found."""
-    if at[0] == "notify":
-        return NOTIFY
     if at[0] != "job":
-        return SECTIONS[str(at[0])]
+        return {"notify": NOTIFY, "group": GROUP, **SECTIONS}[str(at[0])]
     inner = {"limits": LIMITS, "blackout": WINDOW}
     return inner.get(detail["loc"][0], JOB) if len(detail["loc"]) > 1 else JOB
 

@@ -10,10 +10,12 @@ Not decided here: whether the gate is open, when a term begins or ends (node.py)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 
 from cron_leader.core.messages import (
     Drop,
@@ -100,10 +102,11 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Bounds: runs at once on this node; catch-up starts per second."""
+    """Bounds: runs at once on this node, and of a group's jobs; catch-up starts per second."""
 
     max_parallel: int
     catchup_rate: float
+    groups: Mapping[str, int] = field(default_factory=dict)
 
 
 class Dispatch:
@@ -119,13 +122,15 @@ class Dispatch:
         self._planned: datetime | None = None
         self._floors: dict[Batch, tuple[datetime, int]] = {}
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
-        self._waiting = Waiting()
+        self._waiting = Waiting({})
+        self._in_turn = False  # whether jobs differ in priority or group
         self._budget = Budget()
         self._paced_until_ns = 0
         self.known_to = EPOCH
         """The highest planned_to of the term that the ledger has acknowledged."""
         self.flights: dict[str, Flight] = {}
         self._busy = 0  # flights in an active stage, whichever their term
+        self._busy_groups: Counter[str] = Counter()  # the same, by group
         self._busy_jobs: dict[str, dict[str, Flight]] = {}  # those of this term, by job
 
     # ------------------------------------------------------------------ a term begins and ends
@@ -138,6 +143,7 @@ class Dispatch:
         self._out += _missed_before(settled)
         self._term, self._jobs = term, jobs
         self._planned = self.known_to = planned_to
+        self._in_turn = any(job.priority or job.group for job in jobs.values())
         self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
         self._forget()
         self._paced_until_ns = 0
@@ -161,15 +167,18 @@ class Dispatch:
 
     def _forget(self) -> None:
         self._floors, self._ends, self._busy_jobs = {}, {}, {}
-        self._waiting = Waiting()
+        self._waiting = Waiting(self._jobs)
 
     # ------------------------------------------------------------------ planning
 
     def plan(self, now: Now) -> None:
         """With the gate open: claim what is due, and what waits and may start. One batch."""
         sheet = _Sheet()
-        for job, since in self._agenda.pop_due(now.wall):
-            self._fresh(job, since, now, sheet)
+        due = self._agenda.pop_due(now.wall)
+        for priority, found in groupby(_by_turn(due) if self._in_turn else due, _priority):
+            self._take_waiting(now, sheet, least=priority)
+            for job, since in found:
+                self._fresh(job, since, now, sheet)
         self._take_waiting(now, sheet)
         self._send(sheet, now)
 
@@ -185,11 +194,11 @@ class Dispatch:
             self._queue(job, Entry(slot, State.DUE, origin=Origin.CATCHUP, next_at=now.wall), sheet)
         elif (start := start_of(job, slot.scheduled_for)) > now.wall:
             self._queue(job, Entry(slot, State.DUE, next_at=start), sheet)
-        elif not self._has_place(job) and (reason := _OVERLAPPED.get(job.overlap)):
+        elif not (place := self._has_place(job)) and (reason := _OVERLAPPED.get(job.overlap)):
             sheet.entries.append(Entry(slot, State.SKIPPED, reason))
-        elif self._full() and job.when_full is WhenFull.SKIP:
+        elif not (room := self._has_room(job)) and job.when_full is WhenFull.SKIP:
             sheet.entries.append(Entry(slot, State.SKIPPED, Reason.LIMIT))
-        elif self._full() or not self._has_place(job) or self._is_behind(job):
+        elif not room or not place or self._is_behind(job):
             self._queue(job, Entry(slot, State.DUE, next_at=slot.scheduled_for), sheet)
         else:
             self._claim(job, slot, None, sheet)
@@ -208,15 +217,20 @@ class Dispatch:
         state = State.MISSED if overdue else State.SKIPPED
         sheet.entries.append(Entry(due.slot, state, Reason.LIMIT, due.origin))
 
-    def _take_waiting(self, now: Now, sheet: _Sheet) -> None:
-        while self._ready(now, overdue=False):
-            self._take(self._waiting.pop(overdue=False), now, sheet)
-        while self._ready(now, overdue=True) and now.boot_ns >= self._paced_until_ns:
-            self._take(self._waiting.pop(overdue=True), now, sheet)
+    def _take_waiting(self, now: Now, sheet: _Sheet, *, least: int | None = None) -> None:
+        """Those that may start; least: before new slots of this priority."""
+        while not self._full():
+            paced = now.boot_ns < self._paced_until_ns
+            row = self._waiting.pop(now.wall, self._is_free, overdue=not paced, least=least)
+            if row is None:
+                return
+            self._take(row, now, sheet)
 
-    def _ready(self, now: Now, *, overdue: bool) -> bool:
-        at = self._waiting.next_time(overdue=overdue)
-        return at is not None and at <= now.wall and not self._full()
+    def _is_free(self, row: DueRow) -> bool:
+        """Whether a row may have its turn, the node not being full: its group has room, or it only
+        comes to wait for a run of its own job."""
+        job = self._jobs.get(row.slot.job)
+        return job is None or self._group_has_room(job) or not self._has_place(job)
 
     def _take(self, row: DueRow, now: Now, sheet: _Sheet) -> None:
         """A waiting row's turn: it starts, ends without a run, or waits for one of its own job."""
@@ -479,15 +493,17 @@ class Dispatch:
         """When a slot is due or a waiting row may start, the gate being open."""
         times = [self._agenda.next_time()]
         if not self._full():
-            times.append(self._waiting.next_time(overdue=False))
+            times.append(self._waiting.next_time(self._is_free, overdue=False))
         if not self._full() and self.pace_alarm(now) is None:
-            times.append(self._waiting.next_time(overdue=True))
+            times.append(self._waiting.next_time(self._is_free, overdue=True))
         return min((t for t in times if t is not None), default=None)
 
     def pace_alarm(self, now: Now) -> int | None:
         """When the next catch-up row may start, on the boot clock; None if none waits for that."""
-        paced = now.boot_ns < self._paced_until_ns and self._ready(now, overdue=True)
-        return self._paced_until_ns if paced else None
+        if now.boot_ns >= self._paced_until_ns or self._full():
+            return None
+        at = self._waiting.next_time(self._is_free, overdue=True)
+        return self._paced_until_ns if at is not None and at <= now.wall else None
 
     # ------------------------------------------------------------------ small things
 
@@ -499,6 +515,13 @@ class Dispatch:
 
     def _full(self) -> bool:
         return self._busy >= self._pool.max_parallel
+
+    def _group_has_room(self, job: Job) -> bool:
+        most = self._pool.groups.get(job.group)
+        return most is None or self._busy_groups[job.group] < most
+
+    def _has_room(self, job: Job) -> bool:
+        return not self._full() and self._group_has_room(job)
 
     def _move(self, flight: Flight, stage: Stage) -> None:
         self._count(flight, -1)
@@ -514,6 +537,7 @@ class Dispatch:
         if flight.stage not in ACTIVE:
             return
         self._busy += by
+        self._busy_groups[flight.run.job.group] += by
         if not self._current(flight):
             return
         run = flight.run
@@ -555,6 +579,20 @@ class _Sheet:
 
 _OVERLAPPED = {Overlap.SKIP: Reason.OVERLAP, Overlap.ALLOW: Reason.LIMIT}
 """Where a slot at its own time that finds no place beside its job's runs is skipped, and why."""
+
+
+def _by_turn(due: Iterable[tuple[Job, datetime]]) -> list[tuple[Job, datetime]]:
+    """By priority, the groups of one in rotation; else as it was."""
+    before: Counter[tuple[int, str]] = Counter()
+    ranked = []
+    for order, (job, since) in enumerate(due):
+        ranked.append((-job.priority, before[job.priority, job.group], order, job, since))
+        before[job.priority, job.group] += 1
+    return [(job, since) for *_, job, since in sorted(ranked, key=lambda each: each[:3])]
+
+
+def _priority(due: tuple[Job, datetime]) -> int:
+    return due[0].priority
 
 
 def _is_jittered(job: Job, row: DueRow) -> bool:

@@ -177,8 +177,9 @@ class Job:
 
     retries: attempts after the first, all for failures; retry_on, retry_exit_codes: for these only,
     empty means for any; retry_budget: in an hour. max_parallel: of `queue` and `allow`; None means
-    one, or as many as the node has room for. queue_limit: slots that may wait at once. user ("name"
-    or "name:group"), umask, nice: None means the daemon's own.
+    one, or as many as the node has room for. queue_limit: slots that may wait at once. group: whose
+    job it is, "" of nobody in particular; a pool may bound its runs. priority: higher first. user
+    ("name" or "name:group"), umask, nice: None means the daemon's own.
     """
 
     name: str
@@ -191,6 +192,8 @@ class Job:
     max_parallel: int | None = None
     queue_limit: int = 100
     when_full: WhenFull = WhenFull.QUEUE
+    group: str = ""
+    priority: int = 0
     catchup: Catchup = Catchup.LATEST
     catchup_limit: int = 100
     start_within_s: float | None = None

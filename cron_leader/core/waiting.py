@@ -1,6 +1,8 @@
 """Rows in the ledger that wait: for their time, for room, or for a run of their own job.
 
-Catch-up stands apart, so that what waited for its own time does not queue behind the backlog.
+Those whose time has come have their turn by their job's priority, and within one priority by
+group, one row each in rotation. Within a priority catch-up comes last, so that what waited for its
+own time does not queue behind the backlog.
 Each job's waiting slots are counted from the moment their rows are on their way to the ledger:
 `has_room` is the bound on them. Not decided here: whether a slot whose turn has come may start.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from cron_leader.core.model import DueRow, Job, Origin, SlotKey
@@ -18,13 +21,67 @@ MOST_WAITING = 100_000
 
 _Rows = list[tuple[datetime, SlotKey, DueRow]]
 
+Free = Callable[[DueRow], bool]
+"""Whether its group has room for a row, or it needs none yet."""
+
+
+class Lane:
+    """Rows of one kind: those whose time has not come, soonest first, and the others by turn.
+
+    A group that had its turn goes behind the others of its priority: one that waits sees each of
+    them served once, at most, before itself.
+    """
+
+    def __init__(self, jobs: Mapping[str, Job]) -> None:
+        self._jobs = jobs
+        self._later: _Rows = []
+        self._ripe: dict[int, dict[str, _Rows]] = {}  # by priority, then group, in rotation
+
+    def add(self, row: DueRow) -> None:
+        heapq.heappush(self._later, _by_time(row))
+
+    def next_time(self, free: Free) -> datetime | None:
+        """When the soonest row may start; those of a group without room have no time."""
+        heads = (rows[0] for groups in self._ripe.values() for rows in groups.values())
+        times = [at for at, _, row in heads if free(row)]
+        return min([*times, *(at for at, *_ in self._later[:1])], default=None)
+
+    def turn(self, now: datetime, free: Free) -> tuple[int, str] | None:
+        """Whose turn it is: a priority and a group; None if no row may start."""
+        self._ripen(now)
+        for priority in sorted(self._ripe, reverse=True):
+            for group, rows in self._ripe[priority].items():
+                at, _, row = rows[0]
+                if at <= now and free(row):  # a clock may have been set back meanwhile
+                    return priority, group
+        return None
+
+    def pop(self, priority: int, group: str) -> DueRow:
+        """The soonest row of a group whose turn it is."""
+        groups = self._ripe[priority]
+        rows = groups.pop(group)
+        row = heapq.heappop(rows)[-1]
+        if rows:
+            groups[group] = rows
+        if not groups:
+            del self._ripe[priority]
+        return row
+
+    def _ripen(self, now: datetime) -> None:
+        while self._later and self._later[0][0] <= now:
+            found = heapq.heappop(self._later)
+            job = self._jobs.get(found[1].job)
+            priority, group = (job.priority, job.group) if job else (0, "")
+            groups = self._ripe.setdefault(priority, {})
+            heapq.heappush(groups.setdefault(group, []), found)
+
 
 class Waiting:
-    """The waiting rows of one term, soonest first."""
+    """The waiting rows of one term. jobs: those that have a priority and a group."""
 
-    def __init__(self) -> None:
-        self._timely: _Rows = []
-        self._overdue: _Rows = []  # catch-up: at its pace
+    def __init__(self, jobs: Mapping[str, Job]) -> None:
+        self._timely = Lane(jobs)
+        self._overdue = Lane(jobs)  # catch-up: at its pace
         self._parked: dict[str, _Rows] = {}
         self._held: Counter[tuple[str, bool]] = Counter()  # by job, and whether it is catch-up
         self._total = 0  # of those that are not catch-up
@@ -60,17 +117,29 @@ class Waiting:
 
     def add(self, row: DueRow) -> None:
         """An announced row, now in the ledger."""
-        rows = self._overdue if row.origin is Origin.CATCHUP else self._timely
-        heapq.heappush(rows, _by_time(row))
+        (self._overdue if row.origin is Origin.CATCHUP else self._timely).add(row)
 
-    def next_time(self, *, overdue: bool) -> datetime | None:
+    def next_time(self, free: Free, *, overdue: bool) -> datetime | None:
         """When the soonest row may start; parked ones have no time."""
-        rows = self._overdue if overdue else self._timely
-        return rows[0][0] if rows else None
+        return (self._overdue if overdue else self._timely).next_time(free)
 
-    def pop(self, *, overdue: bool) -> DueRow:
-        """The soonest row, which still counts as waiting until it is released."""
-        return heapq.heappop(self._overdue if overdue else self._timely)[-1]
+    def pop(
+        self, now: datetime, free: Free, *, overdue: bool, least: int | None = None
+    ) -> DueRow | None:
+        """The row whose turn it is, which still counts as waiting until it is released.
+
+        overdue: whether it may be catch-up. least: only one that has its turn before a new slot of
+        this priority. None: there is none.
+        """
+        found = [(self._timely, turn) for turn in [self._timely.turn(now, free)] if turn]
+        if overdue and (turn := self._overdue.turn(now, free)):
+            found.append((self._overdue, turn))
+        if not found:
+            return None
+        lane, (priority, group) = max(found, key=lambda each: each[1][0])
+        if least is not None and priority < least + (lane is self._overdue):
+            return None
+        return lane.pop(priority, group)
 
     # ------------------------------------------------------------------ behind their own job
 

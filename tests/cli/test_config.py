@@ -269,6 +269,25 @@ BAD = {
     "retry_budget": (JOB + DAILY + RUNS + "retries = 1\nretry_budget = 0", ["retry_budget = 0"]),
     "queue_limit": (JOB + DAILY + RUNS + "queue_limit = 0", ["queue_limit = 0"]),
     "when_full": (JOB + DAILY + RUNS + 'when_full = "wait"', ["must be queue or skip"]),
+    "group of a job": (JOB + DAILY + RUNS + 'group = ""', ['group = "": must be 1 to 128 letters']),
+    "priority": (JOB + DAILY + RUNS + 'priority = "high"', ["must be a whole number"]),
+    "much priority": (JOB + DAILY + RUNS + "priority = 1000001", ["must be at most 1000000"]),
+    "group without a bound": (
+        '[[group]]\nname = "acme"', [":1: [[group]] number 1 max_parallel: is missing; a group"],
+    ),
+    "group of no runs": (
+        '[[group]]\nname = "acme"\nmax_parallel = 0',
+        [":3: [[group]] number 1 max_parallel = 0: must be at least 1"],
+    ),
+    "unknown key of a group": (
+        '[[group]]\nname = "acme"\nmax_parallel = 1\nmax_paralel = 1',
+        ["did you mean max_parallel?"],
+    ),
+    "group twice": (
+        2 * '[[group]]\nname = "acme"\nmax_parallel = 1\n', [":5:", "another group has this name"],
+    ),
+    "group as a section": ('[group]\nname = "acme"', ["must be written [[group]]"]),
+    "group as a list": ("group = [3]", ["must be a table"]),
     "catchup": (JOB + DAILY + RUNS + 'catchup = "lastest"', ["did you mean latest?"]),
     "inline with an environment": (
         JOB + DAILY + 'python = "m:f"\nisolation = "inline"\nenv = { A = "b" }',
@@ -420,6 +439,16 @@ def test_every_key_of_a_request_arrives(folder: Path) -> None:
 
 def test_the_value_of_a_header_is_in_no_message() -> None:
     assert "hunter2" not in refusal(JOB + DAILY + URL + 'headers = { A = "hunter2\\n" }')
+
+
+def test_groups_and_priorities_arrive_and_a_group_needs_no_table() -> None:
+    text = '[[group]]\nname = "acme"\nmax_parallel = 3\n'
+    text += JOB + DAILY + RUNS + 'group = "acme"\npriority = -5\n'
+    text += '[[job]]\nname = "b"\ngroup = "other"\n' + DAILY + RUNS
+    config = read(text)
+    assert config.groups == {"acme": 3}
+    assert [(job.group, job.priority) for job in config.jobs] == [("acme", -5), ("other", 0)]
+    assert read(text.replace("= 3", "= 4")).digest != config.digest
 
 
 def test_every_key_of_retries_arrives() -> None:
