@@ -24,10 +24,12 @@ from cron_leader import fencing
 from cron_leader.core.model import (
     Batch,
     Candidate,
+    DueRow,
     LedgerId,
     Mark,
     Past,
     Refused,
+    Settlement,
     Taken,
     Term,
 )
@@ -63,7 +65,8 @@ LOOK_S = 0.1
 """After this long without an answer another connection looks whether the ledger is alive."""
 
 PATIENCE_S = 0.1
-"""After this long more, and then each time, a raise that waits ends the older terms' backends."""
+"""After this long more, and then each time, a raise or a settlement that waits ends the backends of
+older terms."""
 
 FROZEN_S = 5.0
 """A transaction of ours whose client froze is ended by the server after this, if a lease's TTL is
@@ -75,8 +78,9 @@ SELECT a.pid, pg_terminate_backend(a.pid) AS ended
 FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
     AND CASE WHEN a.application_name ~ %(pattern)s
-        THEN split_part(a.application_name, ':', 3)::numeric < %(revision)s + coalesce((
-            SELECT f."offset" FROM cron_leader_fence AS f WHERE f.election = %(election)s), 0)
+        THEN split_part(a.application_name, ':', 3)::numeric < coalesce(%(fence)s::bigint,
+            %(revision)s + coalesce((
+                SELECT f."offset" FROM cron_leader_fence AS f WHERE f.election = %(election)s), 0))
         ELSE false END
     AND a.application_name <> %(own)s
     AND (pg_has_role(a.usesysid, 'MEMBER') OR pg_has_role('pg_signal_backend', 'MEMBER'))
@@ -196,9 +200,7 @@ class PostgresLedger(GuardedLedger):
         raising = asyncio.create_task(self._raise(candidate, now), name="ledger-raise")
         try:
             await self._until_known(raising, waiting)
-            while not (await asyncio.wait({raising}, timeout=PATIENCE_S))[0]:
-                await self._end_older(candidate)
-            answer = raising.result()
+            answer = await self._push_past(raising, candidate.election, revision=candidate.revision)
         finally:
             raising.cancel()
             await asyncio.gather(raising, return_exceptions=True)
@@ -218,14 +220,34 @@ class PostgresLedger(GuardedLedger):
         except TimeoutError:
             raise LedgerUncertain(f"ledger {self._where}: no answer to the raise") from None
 
-    async def _end_older(self, candidate: Candidate) -> None:
-        """Have the server end what holds the raise up: a client that froze between its guard and
-        the answer to its COMMIT. Best effort."""
+    async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
+        """A run that froze inside a transaction of its own may hold the row of its slot."""
+        settling = asyncio.create_task(super().settle(term, settlement), name="ledger-settle")
+        try:
+            return await self._push_past(settling, term.election, fence=term.fence)
+        finally:
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+
+    async def _push_past(
+        self, waits: asyncio.Task[T], election: str, *, revision: int = 0, fence: int | None = None
+    ) -> T:
+        """The task's answer; whoever of the older terms may hold it up is ended again and again."""
+        while not (await asyncio.wait({waits}, timeout=PATIENCE_S))[0]:
+            await self._end_older(election, revision=revision, fence=fence)
+        return waits.result()
+
+    async def _end_older(
+        self, election: str, *, revision: int = 0, fence: int | None = None
+    ) -> None:
+        """Have the server end the transactions below `fence`, or below what `revision` will be:
+        their clients froze, or are about to be refused. Best effort."""
         params = {
-            "election": candidate.election,
-            "pattern": f"^cron_leader:{candidate.election}:[0-9]+$",
-            "revision": candidate.revision,
-            "own": fencing.application_name(candidate.election, candidate.revision),
+            "election": election,
+            "pattern": f"^cron_leader:{election}:[0-9]+$",
+            "revision": revision,
+            "fence": fence,
+            "own": fencing.application_name(election, revision if fence is None else fence),
         }
         with contextlib.suppress(CronLeaderError):
             async with self._sessions.session(READ_S) as connection:

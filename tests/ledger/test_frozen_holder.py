@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from cron_leader import fencing
+from cron_leader.core.model import Claim
 from cron_leader.ledger import Ledger, open_ledger, postgres
-from tests.ledger.kit import ELECTION, T0, Lab, Leader, settlement, soon
+from tests.ledger.kit import ELECTION, T0, Lab, Leader, settlement, slot, soon
 from tests.pg_kit import Postgres
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -33,6 +34,7 @@ with psycopg.connect(url, autocommit=True) as db:
     for text, params in postgres._begin(name, 60, float(frozen_s)):
         db.execute(text, params)
     db.execute("UPDATE cron_leader_job SET paused_why = 'stale' WHERE job = 'job'")
+    db.execute("UPDATE cron_leader_slot SET run_id = run_id")
     if guarded == "yes":
         db.execute("SELECT cron_leader_guard(%s, %s, %s)", (election, int(fence), nonce))
     print("holding", flush=True)
@@ -122,6 +124,21 @@ async def test_a_holder_frozen_after_its_guard_is_ended_by_the_raise_that_waits_
     assert written(pglab) is None
 
 
+async def test_a_run_frozen_over_the_row_of_its_slot_is_ended_by_the_settlement_that_waits_for_it(
+    pglab: Lab,
+) -> None:
+    """Before its last statement: the raise has passed it by."""
+    old = await pglab.leader("a", settlement())
+    claim = Claim(slot(), "run-1", None)
+    await old.take(claim)
+    with frozen_holder(pglab.url, old, guarded=False, frozen_s=3.0) as holder:
+        new = await pglab.leader("b")
+        assert await soon(new.settle(settlement())) == ()
+        holder.send_signal(signal.SIGCONT)
+        assert holder.communicate("go\n")[0] == "AdminShutdown\n"
+    assert pglab.states() == {claim.slot: "abandoned"}
+
+
 async def test_after_a_rebase_the_holder_is_told_from_the_newer_term_by_the_offset(
     pglab: Lab, successor: Callable[..., Ledger]
 ) -> None:
@@ -157,7 +174,7 @@ async def test_only_older_terms_of_the_same_election_are_ended(pglab: Lab) -> No
         ledger = postgres.PostgresLedger(pglab.url)
         stack.push_async_callback(ledger.close)
         candidate = replace(pglab.candidate("b"), revision=500)
-        await ledger._end_older(candidate)
+        await ledger._end_older(candidate.election, revision=candidate.revision)
         alive = set()
         for what, connection in held.items():
             with contextlib.suppress(psycopg.OperationalError):
