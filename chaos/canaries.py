@@ -290,6 +290,16 @@ _ALL = (
         CORE + "test_dispatch.py::"
         "test_planned_to_never_passes_a_slot_whose_claim_has_no_answer_yet",
     ),
+    Canary(
+        "group-unbounded",
+        defects.group_unbounded,
+        CORE + "test_groups.py::test_a_slot_waits_while_its_group_is_full_and_other_groups_go_on",
+    ),
+    Canary(
+        "group-keeps-its-turn",
+        defects.group_keeps_its_turn,
+        CORE + "test_groups.py::test_groups_of_one_priority_have_their_turn_in_rotation",
+    ),
     # -- the supervisor
     Canary(
         "started-unregistered",

@@ -204,6 +204,29 @@ def planned_past_unanswered() -> None:
     Dispatch.planned_to = property(lambda self: self._planned)
 
 
+def group_unbounded() -> None:
+    """a group's runs are bounded by the node's room only"""
+    from cron_leader.core.dispatch import Dispatch
+
+    Dispatch._group_has_room = lambda self, job: True
+
+
+def group_keeps_its_turn() -> None:
+    """a group that had its turn has the next one as well, while rows of it wait"""
+    from cron_leader.core.waiting import Lane
+
+    pop = Lane.pop
+
+    def and_stay(lane: Lane, priority: int, group: str) -> Any:
+        row = pop(lane, priority, group)
+        groups = lane._ripe.get(priority, {})
+        if group in groups:
+            lane._ripe[priority] = {group: groups.pop(group), **groups}
+        return row
+
+    Lane.pop = and_stay
+
+
 def past_deadline_started() -> None:
     """a run is executed however long after the deadline its go is carried out"""
     from cron_leader.runners.life import Life
