@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import glob
 import importlib.util
 import os
@@ -29,6 +30,10 @@ _SMALL = {"max_connections": "60", "shared_buffers": "16MB"}
 _EAGER = {"wal_retrieve_retry_interval": "100ms"}
 """A stand-by whose primary is gone looks again this often, and can be promoted in between."""
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+SHELF = "PG_KIT_SHELF"
+"""Names the folder in which a session of pytest, and those below it, keep a cluster a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +244,22 @@ def _settings(base: Path, host: str, port: int, durable: bool) -> dict[str, str]
 
 
 def _initdb(folder: Path, base: Path, ids: tuple[int, int] | None, log: int) -> None:
+    """A new cluster; a copy of the session's first one, where there is a shelf for that: initdb
+    takes seconds, and each canary has a session of its own."""
+    if SHELF not in os.environ:
+        _make_cluster(folder, base, ids, log)
+        return
+    kept = Path(os.environ[SHELF], f"{major(folder)}")
+    with Path(f"{kept}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            _make_cluster(folder, base, ids, log)
+            subprocess.run(["cp", "-a", base / "data", kept], check=True)
+            return
+    subprocess.run(["cp", "-a", kept, base / "data"], check=True)
+
+
+def _make_cluster(folder: Path, base: Path, ids: tuple[int, int] | None, log: int) -> None:
     command = [folder / "initdb", "-D", base / "data", "-U", "postgres", "-A", "trust"]
     _run([*command, "-E", "UTF8", "--no-sync", "--no-instructions"], base, ids, log)
 
