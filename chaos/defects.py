@@ -450,7 +450,7 @@ def raise_ends_nobody() -> None:
     """a raise waits for a frozen holder until the server ends it"""
     from cron_leader.ledger import postgres
 
-    async def leave(*_: object) -> None: ...
+    async def leave(*_: object, **__: object) -> None: ...
 
     postgres.PostgresLedger._end_older = leave
 

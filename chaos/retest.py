@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from chaos.canaries import Canary
@@ -28,17 +32,30 @@ def why_pale(canary: Canary, test: str) -> str:
     argv += ["--canary", canary.name, "--tb", "short", test]
     argv += ["--in-daemons"] if test == canary.fleet else []
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    try:
-        done = subprocess.run(
-            argv, cwd=ROOT, env=compiled, capture_output=True, text=True, timeout=LONGEST_S
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end within {LONGEST_S} s"
-    said = done.stdout + done.stderr
+    status, said = _run(argv, compiled)
+    if status is None:
+        return f"no end within {LONGEST_S} s\n{said}"
     told = [line for line in said.splitlines() if line.startswith(MARK)]
     ends = json.loads(told[-1].removeprefix(MARK)) if told else {}
-    wrong = _wrong(test, done.returncode, ends)
+    wrong = _wrong(test, status, ends)
     return f"{wrong}\n{said}" if wrong else ""
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str]:
+    """Exit status, None if it had to be ended, and what it printed: into a file, for what outlives
+    it would keep a pipe open."""
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
+        process = subprocess.Popen(
+            argv, cwd=ROOT, env=environ, stdout=out, stderr=out, start_new_session=True
+        )
+        status: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            status = process.wait(LONGEST_S)
+        if status is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        return status, out.read()
 
 
 def _wrong(asked: str, status: int, ends: dict[str, Any]) -> str:
