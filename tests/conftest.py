@@ -22,3 +22,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if folder := config.stash.get(_made, None):
         shutil.rmtree(folder, ignore_errors=True)
         os.environ.pop(SHELF, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has to stay on one worker first: begun last, it would keep the others waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
