@@ -124,7 +124,9 @@ async def test_nothing_starts_in_a_pause_and_nothing_of_it_is_caught_up(
             for s in place.slots()
             if paused_from <= s.scheduled_for < resumed_at and not s.command_id
         ]
-        assert {(s.state, s.reason) for s in within} == {("skipped", "paused")}
+        assert {s.state for s in within} == {"skipped"}
+        reasons = {s.reason for s in within}  # overlap: while the run before it still went
+        assert "paused" in reasons <= {"paused", "overlap"}
 
 
 async def test_a_pause_ends_by_itself(tmp_path: Path, etcd: EmbeddedEtcd) -> None:
