@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from tests.pg_kit import SHELF
+from tests.shelf import SHELF
 
 _made = pytest.StashKey[str]()
 

@@ -24,16 +24,14 @@ from typing import Any
 
 import psycopg
 
+from tests.shelf import SHELF
+
 START_S = 30.0
 _PDEATHSIG = 1
 _SMALL = {"max_connections": "60", "shared_buffers": "16MB"}
 _EAGER = {"wal_retrieve_retry_interval": "100ms"}
 """A stand-by whose primary is gone looks again this often, and can be promoted in between."""
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-
-
-SHELF = "PG_KIT_SHELF"
-"""Names the folder in which a session of pytest, and those below it, keep a cluster a version."""
 
 
 @dataclass(frozen=True, slots=True)
