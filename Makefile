@@ -19,7 +19,7 @@ TESTS = tests --ignore=$(SCENARIOS)
 PYTEST_ARGS =
 # Most tests wait most of the time: for a lease to end, for a process to start. WORKERS=0: in turn.
 WORKERS = 3
-SIDE_BY_SIDE = -n $(WORKERS) --dist loadgroup
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test lint bench bench-full chaos model clean

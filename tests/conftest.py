@@ -25,5 +25,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What has to stay on one worker first: begun last, it would keep the others waiting."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """The files that take longest first: begun last, they would keep the other workers waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("long_file") is None)

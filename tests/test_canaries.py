@@ -11,7 +11,7 @@ import pytest
 from chaos.canaries import CANARIES, table
 from chaos.retest import why_pale
 
-pytestmark = pytest.mark.xdist_group("canaries")  # side by side they are by themselves
+pytestmark = pytest.mark.long_file  # side by side they are by themselves
 ROOT = Path(__file__).resolve().parents[1]
 AT_ONCE = 3
 """Most of them wait for something that the defect keeps from coming."""

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.timeout(180),
-    pytest.mark.xdist_group("namespaces"),  # one after the other: each is a fleet of its own
+    pytest.mark.long_file,
 ]
 
 
