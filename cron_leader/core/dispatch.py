@@ -63,7 +63,7 @@ RETRY_AFTER = timedelta(seconds=1)
 """A claim put back is not tried again sooner."""
 
 MOST_TOLD = 1_000
-"""Missed slots that a takeover tells one by one."""
+"""Missed slots that a takeover tells one by one, and skipped ones."""
 
 SECOND_NS = 1_000_000_000
 
@@ -140,7 +140,7 @@ class Dispatch:
     ) -> None:
         """After the past is settled: schedule from there on, and the rows that wait."""
         planned_to = settled.planned_to
-        self._out += _missed_before(settled)
+        self._out += _ended_before(settled)
         self._term, self._jobs = term, jobs
         self._planned = self.known_to = planned_to
         self._in_turn = any(job.priority or job.group for job in jobs.values())
@@ -201,7 +201,7 @@ class Dispatch:
         elif not room or not place or self._is_behind(job):
             self._queue(job, Entry(slot, State.DUE, next_at=slot.scheduled_for), sheet)
         else:
-            self._claim(job, slot, None, sheet)
+            self._claim(job, slot, sheet)
 
     def _is_behind(self, job: Job) -> bool:
         """Whether earlier slots of a queue have the first turn."""
@@ -244,7 +244,7 @@ class Dispatch:
         elif self._has_place(job):
             self._pace(row, now)
             self._waiting.release(row)
-            self._claim(job, row.slot, row.attempt, sheet)
+            self._claim(job, row.slot, sheet, row)
         elif _is_jittered(job, row) and (reason := _OVERLAPPED.get(job.overlap)):
             self._settle(row, State.SKIPPED, reason, sheet)
         else:
@@ -278,9 +278,10 @@ class Dispatch:
         if row.origin is Origin.CATCHUP:
             self._paced_until_ns = now.boot_ns + int(SECOND_NS / self._pool.catchup_rate)
 
-    def _claim(self, job: Job, slot: SlotKey, seen: int | None, sheet: _Sheet) -> None:
+    def _claim(self, job: Job, slot: SlotKey, sheet: _Sheet, row: DueRow | None = None) -> None:
         assert self._term is not None
-        run = Run(self._draw(), slot, (seen or 0) + 1, self._term, job)
+        seen, put_backs = (row.attempt, row.put_backs) if row else (None, 0)
+        run = Run(self._draw(), slot, (seen or 0) + 1, self._term, job, put_backs)
         flight = self.flights[run.run_id] = Flight(run)
         self._count(flight, 1)
         sheet.claims.append(Claim(slot, run.run_id, seen))
@@ -351,7 +352,7 @@ class Dispatch:
             self._leave(flight)
             return
         run = flight.run
-        flight.run = Run(run_id, run.slot, attempt, run.term, run.job)
+        flight.run = Run(run_id, run.slot, attempt, run.term, run.job, run.put_backs)
         if gate_open:
             self._move(flight, Stage.PREPARING)
             self._out.append(Prepare(flight.run))
@@ -364,7 +365,8 @@ class Dispatch:
             return
         run = flight.run
         if changed and self._current(flight):
-            self.order([DueRow(run.slot, run.attempt, _origin(run), now.wall + RETRY_AFTER)])
+            next_at = now.wall + RETRY_AFTER
+            self.order([_row_of(run, next_at, put_backs=run.put_backs + 1)])
         self._leave(flight)
 
     def on_finish(self, run_id: str, *, changed: bool) -> Run | None:
@@ -374,7 +376,7 @@ class Dispatch:
             return None
         run = flight.run
         if changed and flight.retry_at is not None and self._current(flight):
-            self.order([DueRow(run.slot, run.attempt, _origin(run), flight.retry_at)])
+            self.order([_row_of(run, flight.retry_at, put_backs=run.put_backs)])
         self._leave(flight)
         return run
 
@@ -597,7 +599,7 @@ def _priority(due: tuple[Job, datetime]) -> int:
 
 def _is_jittered(job: Job, row: DueRow) -> bool:
     """Whether it waited for its own time only: it falls due now, and does not queue."""
-    return job.jitter_s > 0 and row.origin is Origin.SCHEDULE and row.attempt == 0
+    return job.jitter_s > 0 and row.origin is Origin.SCHEDULE and row.tries == 0
 
 
 def _too_late(job: Job, row: DueRow, now: Now) -> bool:
@@ -634,9 +636,10 @@ def _outcome(flight: Flight, result: Result) -> tuple[State, Reason | None]:
     return (State.TIMED_OUT if result.timed_out else State.FAILED), None
 
 
-def _origin(run: Run) -> Origin:
-    """Of a row that waits once more: it is no catch-up, whatever it was."""
-    return Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
+def _row_of(run: Run, next_at: datetime, *, put_backs: int) -> DueRow:
+    """Its row, which waits once more: it is no catch-up, whatever it was."""
+    origin = Origin.MANUAL if run.slot.command_id else Origin.SCHEDULE
+    return DueRow(run.slot, run.attempt, origin, next_at, put_backs)
 
 
 def _about(run: Run) -> dict[str, object]:
@@ -663,12 +666,17 @@ def _how(finish: Finish) -> dict[str, object]:
     return how
 
 
-def _missed_before(settled: Settlement) -> list[Emit]:
-    """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum."""
-    missed = [_ended(entry) for entry in settled.entries if entry.state is State.MISSED]
-    missed += [_missed(gap) for gap in settled.gaps if gap.state is State.MISSED]
-    rest = sum(int(str(emit.fields.get("slots", 1))) for emit in missed[MOST_TOLD:])
-    return missed[:MOST_TOLD] + ([Emit("slot.missed", {"slots": rest})] if rest else [])
+def _ended_before(settled: Settlement) -> list[Emit]:
+    """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum;
+    and in the same way what it skipped."""
+    ended = [_ended(entry) for entry in settled.entries if entry.state is not State.DUE]
+    ended += [_missed(gap) for gap in settled.gaps]
+    told = []
+    for event in ("slot.missed", "slot.skipped"):
+        of_event = [emit for emit in ended if emit.event == event]
+        rest = sum(int(str(emit.fields.get("slots", 1))) for emit in of_event[MOST_TOLD:])
+        told += of_event[:MOST_TOLD] + ([Emit(event, {"slots": rest})] if rest else [])
+    return told
 
 
 def _ended(entry: Entry) -> Emit:

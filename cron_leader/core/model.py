@@ -280,13 +280,20 @@ class Term:
 
 @value
 class Run:
-    """One attempt to execute a slot, claimed under `term`. attempt counts from 1."""
+    """One attempt to execute a slot, claimed under `term`. attempt counts from 1; put_backs: as in
+    DueRow."""
 
     run_id: str
     slot: SlotKey
     attempt: int
     term: Term
     job: Job
+    put_backs: int = 0
+
+    @property
+    def tries(self) -> int:
+        """Which try this is, from 1: an attempt that was put back has tried nothing."""
+        return self.attempt - self.put_backs
 
 
 @value
@@ -367,13 +374,16 @@ class Batch:
 
 @value
 class JobRecord:
-    """A row of cron_leader_job. digest covers the schedule only."""
+    """A row of cron_leader_job. digest covers the schedule only. paused_from, paused_until: the
+    pause that goes on, or the last one, [from, until); None: there was none."""
 
     job: str
     first_seen: datetime
     effective_from: datetime
     digest: str
     retired_at: datetime | None = None
+    paused_from: datetime | None = None
+    paused_until: datetime | None = None
 
 
 @value
@@ -413,12 +423,22 @@ class Settlement:
 
 @value
 class DueRow:
-    """An unfinished row of our own fence, waiting: state `due` or `retrying`."""
+    """An unfinished row of our own fence, waiting: state `due` or `retrying`.
+
+    attempt: the number of the last one, 0 if there was none; put_backs: how many of them were put
+    back, and never ran.
+    """
 
     slot: SlotKey
     attempt: int
     origin: Origin
     next_at: datetime | None
+    put_backs: int = 0
+
+    @property
+    def tries(self) -> int:
+        """How many attempts were runs."""
+        return self.attempt - self.put_backs
 
 
 @value

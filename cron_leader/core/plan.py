@@ -26,14 +26,17 @@ LONGEST_LISTED = 10
 
 _TICK = timedelta.resolution
 
+Pause = tuple[datetime, datetime]
+"""From when until when a job is, or was, paused: [from, until)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The slots of one job in a stretch of time: each is due, an entry, or inside a gap.
 
     due: ascending, and later than everything missed. entries: `missed`, or `skipped` for a
-    blackout, ascending. gaps: at most one for each reason on each side of an end of a blackout;
-    none reaches over another.
+    blackout or a pause, ascending. gaps: at most one for each reason on each side of an end of a
+    blackout or a pause; none reaches over another.
     """
 
     due: tuple[datetime, ...] = ()
@@ -48,26 +51,28 @@ def backlog(
     *,
     on_time: timedelta,
     lost_to: datetime | None = None,
+    pause: Pause | None = None,
 ) -> Backlog:
     """What becomes of the slots in (since, now]; empty when the clock was set back before since.
 
-    Those in a blackout are skipped. Of the others, those up to `lost_to` are missed: the ledger
-    went back, and they may have been run already. Slots older than `start_within` are missed as
-    late, whatever the policy. Of the rest, `latest` keeps the newest and `all` the newest
+    Those in a blackout or of a pause are skipped. Of the others, those up to `lost_to` are missed:
+    the ledger went back, and they may have been run already. Slots older than `start_within` are
+    missed as late, whatever the policy. Of the rest, `latest` keeps the newest and `all` the newest
     `catchup_limit`; `none` keeps what is at most `on_time` old.
     """
-    if lost_to is None and (punctual := _punctual(job, since, now, on_time)):
-        return Backlog((punctual,))
+    if lost_to is None and pause is None and (at := _punctual(job, since, now, on_time)):
+        return Backlog((at,))
+    span = _Span(job, pause)
     lost = Backlog()
     if lost_to is not None and since < lost_to:
         lost_to = min(lost_to, now)
-        lost, since = _missed(job, Reason.ROLLBACK, since, lost_to), max(since, lost_to)
+        lost, since = _missed(span, Reason.ROLLBACK, since, lost_to), max(since, lost_to)
     fresh_from = _fresh_from(job, since, now)
-    due, reason = _due(job, fresh_from, now, on_time)
+    due, reason = _due(span, fresh_from, now, on_time)
     missed_to = due[0] - _TICK if due else now
-    late = _missed(job, Reason.LATE, since, fresh_from)
-    rest = _missed(job, reason, fresh_from, missed_to)
-    dark = _missed(job, None, missed_to, now) if job.blackout else Backlog()
+    late = _missed(span, Reason.LATE, since, fresh_from)
+    rest = _missed(span, reason, fresh_from, missed_to)
+    dark = _missed(span, None, missed_to, now) if job.blackout or pause else Backlog()
     parts = (lost, late, rest, dark)
     entries = tuple(entry for part in parts for entry in part.entries)
     return Backlog(due, entries, tuple(gap for part in parts for gap in part.gaps))
@@ -134,26 +139,65 @@ def _fresh_from(job: Job, since: datetime, now: datetime) -> datetime:
     return now - timedelta(seconds=limit_s) - _TICK
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some of (after, upto], of whose slots all are skipped for this reason, or none is."""
+
+    after: datetime
+    upto: datetime
+    skipped: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A job, and the times at which its slots are skipped."""
+
+    job: Job
+    pause: Pause | None
+
+    def parts(self, after: datetime, upto: datetime) -> Iterator[_Part]:
+        """(after, upto] in parts, ascending. Of a blackout in a pause it is the blackout that is
+        told, as where somebody leads: that is looked at first."""
+        for stretch in stretches(self.job.blackout, after, upto):
+            if stretch.dark:
+                yield _Part(stretch.after, stretch.upto, Reason.BLACKOUT)
+            else:
+                yield from self._light(stretch)
+
+    def _light(self, stretch: Stretch) -> Iterator[_Part]:
+        """A stretch in no blackout: before the pause, in it, after it."""
+        after = stretch.after
+        opens, closes = self.pause or (stretch.upto + _TICK, stretch.upto + _TICK)
+        edges = ((opens - _TICK, None), (closes - _TICK, Reason.PAUSED), (stretch.upto, None))
+        for edge, reason in edges:
+            upto = min(edge, stretch.upto)
+            if after < upto:
+                yield _Part(after, upto, reason)
+                after = upto
+
+
 def _due(
-    job: Job, since: datetime, now: datetime, on_time: timedelta
+    span: _Span, since: datetime, now: datetime, on_time: timedelta
 ) -> tuple[tuple[datetime, ...], Reason]:
     """The slots of (since, now] to run, ascending, and the reason why older ones are missed."""
+    job = span.job
     if job.catchup is Catchup.LATEST:
-        return _newest(job, since, now, 1), Reason.COALESCED
+        return _newest(span, since, now, 1), Reason.COALESCED
     if job.catchup is Catchup.ALL:
-        return _newest(job, since, now, job.catchup_limit), Reason.LIMIT
+        return _newest(span, since, now, job.catchup_limit), Reason.LIMIT
     punctual = max(since, now - on_time - _TICK)
-    return _newest(job, punctual, now, None), Reason.NO_LEADER
+    return _newest(span, punctual, now, None), Reason.NO_LEADER
 
 
-def _newest(job: Job, since: datetime, now: datetime, limit: int | None) -> tuple[datetime, ...]:
-    """The last `limit` slots of (since, now] in no blackout, ascending; all of them if None."""
-    parts = reversed([*stretches(job.blackout, since, now)])
-    newest = (at for part in parts if not part.dark for at in _latest(job.schedule, part))
+def _newest(span: _Span, since: datetime, now: datetime, limit: int | None) -> tuple[datetime, ...]:
+    """The last `limit` slots of (since, now] not to be skipped, ascending; all of them if None."""
+    parts = reversed([*span.parts(since, now)])
+    schedule = span.job.schedule
+    newest = (at for part in parts if not part.skipped for at in _latest(schedule, part))
     return tuple(islice(newest, limit))[::-1]
 
 
-def _latest(schedule: Schedule, part: Stretch) -> Iterator[datetime]:
+def _latest(schedule: Schedule, part: _Part) -> Iterator[datetime]:
     """The slots of a stretch, descending."""
     return takewhile(lambda at: at > part.after, _backwards(schedule, part.upto))
 
@@ -165,21 +209,21 @@ def _backwards(schedule: Schedule, upto: datetime) -> Iterator[datetime]:
         at = schedule.prev_before(at)
 
 
-def _missed(job: Job, reason: Reason | None, after: datetime, upto: datetime) -> Backlog:
-    """The slots of (after, upto] as missed for a reason (None: they have a run), but for those in
-    a blackout, which are skipped."""
+def _missed(span: _Span, reason: Reason | None, after: datetime, upto: datetime) -> Backlog:
+    """The slots of (after, upto] as missed for a reason (None: they have a run), but for those that
+    are skipped."""
     parts = [
-        _without_run(job, part, reason)
-        for part in stretches(job.blackout, after, upto)
-        if part.dark or reason
+        _without_run(span.job, part, reason)
+        for part in span.parts(after, upto)
+        if part.skipped or reason
     ]
     entries = tuple(entry for part in parts for entry in part.entries)
     return Backlog(entries=entries, gaps=tuple(gap for part in parts for gap in part.gaps))
 
 
-def _without_run(job: Job, part: Stretch, reason: Reason | None) -> Backlog:
-    """The slots of a stretch: an entry each, or one gap."""
-    state, why = (State.SKIPPED, Reason.BLACKOUT) if part.dark else (State.MISSED, reason)
+def _without_run(job: Job, part: _Part, reason: Reason | None) -> Backlog:
+    """The slots of a part: an entry each, or one gap."""
+    state, why = (State.SKIPPED, part.skipped) if part.skipped else (State.MISSED, reason)
     first = job.schedule.next_after(part.after)
     if first is None or first > part.upto:
         return Backlog()

@@ -20,10 +20,11 @@ HOUR_NS = 3_600 * 1_000_000_000
 def retry_at(run: Run, result: Result) -> datetime | None:
     """When the attempt after this one may start; None: there is none.
 
-    Always after the end of this one, and not later than `start_within` after the slot.
+    Always after the end of this one, and not later than `start_within` after the slot. Attempts
+    that were put back, before anything ran, are none of its `retries`.
     """
     job = run.job
-    if run.attempt > job.retries or not _is_worth_it(job, result):
+    if run.tries > job.retries or not _is_worth_it(job, result):
         return None
     at = result.finished_at + timedelta(seconds=delay_s(run))
     limit_s = None if run.slot.command_id else job.start_within_s
@@ -36,7 +37,7 @@ def delay_s(run: Run) -> float:
     """The wait after an attempt: `backoff`, doubled by each, up to `backoff_max`; of that at least
     one half, the rest drawn by a hash of job, slot and attempt, the same on each node.
     """
-    job, doublings = run.job, min(run.attempt - 1, 64)
+    job, doublings = run.job, min(run.tries - 1, 64)
     most = min(ldexp(job.backoff_s, doublings), job.backoff_max_s)
     drawn = f"{job.name} {run.slot.scheduled_for.isoformat()} {run.attempt}"
     part = int.from_bytes(hashlib.sha256(drawn.encode()).digest()[:8], "big") / (1 << 64)

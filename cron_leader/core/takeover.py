@@ -3,7 +3,8 @@
 Every slot in (planned_to, now] becomes `due`, `missed`, or part of a gap, by its job's catch-up
 policy. A job first seen now, one whose schedule changed, and one that returns from retirement start
 at now: nothing is invented for the past. In a ledger that went back, with `skip`, all of it is
-missed: it may have been run in the part that was lost.
+missed: it may have been run in the part that was lost. The time of a pause is not missed: its slots
+are skipped, and none of them is caught up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cron_leader.core.model import (
     SlotKey,
     State,
 )
-from cron_leader.core.plan import Backlog, backlog, policy_of, renamed, start_of
+from cron_leader.core.plan import Backlog, Pause, backlog, policy_of, renamed, start_of
 
 _ON_TIME = timedelta(0)
 
@@ -38,9 +39,10 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     found: dict[Hashable, Backlog] = {}  # a hundred thousand jobs share few schedules
     for name, job in jobs.items():
         since = max(past.planned_to or now, records[name].effective_from)
-        key = (policy_of(job), since)
+        pause = _pause(records[name])
+        key = (policy_of(job), since, pause)
         if (missed := found.get(key)) is None:
-            missed = backlog(job, since, now, on_time=_ON_TIME, lost_to=lost_to)
+            missed = backlog(job, since, now, on_time=_ON_TIME, lost_to=lost_to, pause=pause)
             found[key] = missed
         else:
             missed = renamed(missed, name)
@@ -70,6 +72,12 @@ def _record(job: Job, known: JobRecord | None, now: datetime) -> JobRecord:
     if known.retired_at is not None or known.digest != digest:
         return replace(known, effective_from=now, digest=digest, retired_at=None)
     return known
+
+
+def _pause(record: JobRecord) -> Pause | None:
+    if record.paused_from is None or record.paused_until is None:
+        return None
+    return record.paused_from, record.paused_until
 
 
 def _due(job: Job, at: datetime, now: datetime) -> Entry:

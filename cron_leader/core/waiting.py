@@ -175,7 +175,7 @@ class Waiting:
 
 def _is_replaced(row: DueRow, newer: DueRow) -> bool:
     older = row.slot.scheduled_for < newer.slot.scheduled_for
-    return older and row.origin is not Origin.MANUAL and row.attempt == 0
+    return older and row.origin is not Origin.MANUAL and row.tries == 0
 
 
 def _by_time(row: DueRow) -> tuple[datetime, SlotKey, DueRow]:

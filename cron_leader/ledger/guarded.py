@@ -251,4 +251,6 @@ def _job_record(row: Mapping[str, Any]) -> JobRecord:
         to_time(row["effective_from"]),
         row["digest"],
         to_time_or_none(row["retired_at"]),
+        to_time_or_none(row["paused_from"]),
+        to_time_or_none(row["paused_until"]),
     )

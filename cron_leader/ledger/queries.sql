@@ -174,8 +174,8 @@ WHERE c.done_by_fence = :fence AND c.result = :result
 -- ------------------------------------------------------------------ jobs
 
 -- name: read_jobs
-SELECT job, first_seen, effective_from, digest, retired_at FROM cron_leader_job
-WHERE election = :election
+SELECT job, first_seen, effective_from, digest, retired_at, paused_from, paused_until
+FROM cron_leader_job WHERE election = :election
 
 -- name: put_jobs (job, first_seen, effective_from, digest)
 -- Unchanged rows are left alone: a takeover does not rewrite a hundred thousand jobs.
@@ -233,10 +233,16 @@ UPDATE cron_leader_slot SET state = CASE WHEN attempt = 0 THEN 'missed' ELSE 'ab
 WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
 
 -- name: waiting_slots
-SELECT job, scheduled_for, command_id, attempt, origin, next_at FROM cron_leader_slot
-WHERE election = :election AND fence = :fence AND state IN ('due', 'running', 'retrying')
-    AND state <> 'running'
-ORDER BY scheduled_for, job, command_id
+-- An attempt that was put back has run nothing, and is no try.
+SELECT s.job, s.scheduled_for, s.command_id, s.attempt, s.origin, s.next_at,
+    CASE WHEN s.attempt = 0 THEN 0 ELSE (
+        SELECT count(*) FROM cron_leader_attempt AS a
+        WHERE a.job = s.job AND a.scheduled_for = s.scheduled_for AND a.command_id = s.command_id
+            AND a.state = 'cancelled' AND a.error = :put_back) END AS put_backs
+FROM cron_leader_slot AS s
+WHERE s.election = :election AND s.fence = :fence AND s.state IN ('due', 'running', 'retrying')
+    AND s.state <> 'running'
+ORDER BY s.scheduled_for, s.job, s.command_id
 
 -- ------------------------------------------------------------------ slots without a run
 

@@ -51,6 +51,9 @@ SETTLE_S = 60.0
 TAKEOVERS = 2
 """How many times one at-least-once slot is taken over before it is left `abandoned`."""
 
+PUT_BACK = "not started"
+"""The error of an attempt that was put back; what ran has another."""
+
 _ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -91,7 +94,7 @@ class Write(Generic[T]):
 def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
     """The takeover: open the term, sweep, write the backlog, answer with all that waits."""
     of_term = _of_term(term, now=settlement.now)
-    waiting = Step("waiting_slots", of_term)
+    waiting = Step("waiting_slots", of_term | {"put_back": PUT_BACK})
     steps = (
         *_open_term(term, settlement),
         *_sweep(of_term, settlement),
@@ -138,6 +141,7 @@ def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
             row["attempt"],
             Origin(row["origin"]),
             to_time_or_none(row["next_at"]),
+            row["put_backs"],
         )
         for row in rows
     )
@@ -251,7 +255,7 @@ def put_back(term: Term, put_back: PutBack) -> Write[Applied]:
         "attempt_state": State.CANCELLED.value,
         "finished_at": put_back.now,
         "exit_code": None,
-        "error": "not started",
+        "error": PUT_BACK,
         "output": None,
     }
     return _run_write("put_back", term, "slot_due_again", params, at=put_back.now)

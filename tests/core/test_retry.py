@@ -191,6 +191,45 @@ def test_a_retry_is_not_claimed_before_the_ledger_has_recorded_the_failure() -> 
     assert not d.all(m.Take)
 
 
+def test_an_attempt_that_was_put_back_uses_up_no_retry() -> None:
+    d = Driver([job(every_s=60, retries=1)])
+    d.wall = at(59)
+    d.lead()
+    d.after(1)
+    d.grant(d.asked(m.Take))
+    for _ in range(3):
+        run_id = d.asked(m.Prepare).run.run_id
+        d.step(m.NotStarted(run_id, "the gate closed"))
+        d.step(m.PutBackAnswered(d.nonce, run_id, Applied()))
+        d.after(1)
+        d.grant(d.asked(m.Take))
+    run = d.asked(m.Prepare).run
+    assert (run.attempt, run.tries) == (4, 1)
+    d.step(m.Prepared(run.run_id))
+    d.step(m.Started(run.run_id, d.wall))
+    written = d.land(run, ended(d))
+    assert written.finish.state is State.RETRYING
+    d.record(written)
+    d.after(2)
+    d.grant(d.asked(m.Take))
+    last = d.asked(m.Prepare).run
+    assert (last.attempt, last.tries) == (5, 2)
+    d.step(m.Prepared(last.run_id))
+    d.step(m.Started(last.run_id, d.wall))
+    assert d.land(last, ended(d)).finish.state is State.FAILED
+
+
+def test_a_new_leader_does_not_count_what_was_put_back_under_an_older_one() -> None:
+    of = job(every_s=60, retries=1)
+    d = Driver([of])
+    row = DueRow(SlotKey("beat", T0), 3, Origin.SCHEDULE, T0, put_backs=3)
+    d.lead(rows=(row,))
+    d.grant(d.asked(m.Take))
+    run = d.asked(m.Prepare).run
+    assert (run.attempt, run.tries) == (4, 1)
+    assert retry_at(run, result("exit code 1")) is not None
+
+
 def test_an_end_that_changed_nothing_is_not_tried_again() -> None:
     """A function's own transaction has recorded a success before it failed."""
     d, run = flight(retries=1)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from cron_leader.core import messages as m
+from cron_leader.core.blackout import Blackout, Freeze
 from cron_leader.core.dispatch import MOST_TOLD
-from cron_leader.core.model import Catchup, JobRecord, Past, Reason, Rollback, SlotKey, State
+from cron_leader.core.model import Catchup, Job, JobRecord, Past, Reason, Rollback, SlotKey, State
 from cron_leader.core.schedule import Every
 from cron_leader.core.takeover import settle
 from tests.core.driver import T0, Driver, job
@@ -37,6 +40,82 @@ def test_a_flood_of_missed_slots_is_told_as_a_sum_beyond_a_bound() -> None:
     told = [e.fields for e in d.all(m.Emit) if e.event == "slot.missed"]
     assert len(told) == MOST_TOLD + 1
     assert told[-1] == {"slots": 2 * MOST_TOLD}
+
+
+# ------------------------------------------------------------------ pauses and blackouts
+
+
+def _paused(of: Job, seconds: float, pause: tuple[float, float]) -> Past:
+    past = _past([of], seconds)
+    start, end = (T0 - timedelta(seconds=before) for before in pause)
+    record = replace(past.jobs[of.name], paused_from=start, paused_until=end)
+    return replace(past, jobs={of.name: record})
+
+
+def _ago(*seconds: float) -> list[SlotKey]:
+    return [SlotKey("a", T0 - timedelta(seconds=n)) for n in seconds]
+
+
+def test_paused_time_is_not_missed_time() -> None:
+    """Slots 9 to 1 s and 0 s ago; paused from 7 s ago until 4 s ago, which is not part of it."""
+    settled = settle({"a": job("a")}, _paused(job("a"), 10, (7, 4)), T0)
+    by_reason = {
+        reason: [e.slot for e in settled.entries if e.reason is reason]
+        for reason in (Reason.COALESCED, Reason.PAUSED, None)
+    }
+    assert by_reason[Reason.PAUSED] == _ago(7, 6, 5)
+    assert by_reason[Reason.COALESCED] == _ago(9, 8, 4, 3, 2, 1)
+    assert by_reason[None] == _ago(0)
+    assert {e.state for e in settled.entries if e.reason is Reason.PAUSED} == {State.SKIPPED}
+
+
+@pytest.mark.parametrize("catchup", list(Catchup))
+def test_no_slot_of_a_pause_that_goes_on_is_caught_up_or_missed(catchup: Catchup) -> None:
+    of = job("a", catchup=catchup, start_within_s=2.0)
+    settled = settle({"a": of}, _paused(of, 9.5, (9.5, -60)), T0)
+    assert {(e.state, e.reason) for e in settled.entries} == {(State.SKIPPED, Reason.PAUSED)}
+    assert len(settled.entries) == 10
+
+
+def test_the_latest_slot_that_is_caught_up_is_the_one_before_the_pause() -> None:
+    settled = settle({"a": job("a")}, _paused(job("a"), 4.5, (2, -1)), T0)
+    assert [(e.slot, e.state) for e in settled.entries if e.reason is not Reason.PAUSED] == [
+        (_ago(4)[0], State.MISSED),
+        (_ago(3)[0], State.DUE),
+    ]
+
+
+def test_a_long_pause_is_one_gap_of_skipped_slots() -> None:
+    settled = settle({"a": job("a")}, _paused(job("a"), 100, (90, 10)), T0)
+    (paused,) = [gap for gap in settled.gaps if gap.reason is Reason.PAUSED]
+    first, last = (key.scheduled_for for key in _ago(90, 11))
+    assert (paused.first, paused.last, paused.slots) == (first, last, 80)
+    assert paused.state is State.SKIPPED
+
+
+def test_a_blackout_within_a_pause_is_told_as_one() -> None:
+    start = T0 - timedelta(seconds=3)
+    of = job("a", blackout=Blackout((Freeze(start, start + timedelta(seconds=2)),)))
+    settled = settle({"a": of}, _paused(of, 5.5, (5, -1)), T0)
+    assert [(e.slot, e.reason) for e in sorted(settled.entries, key=lambda e: e.slot)] == [
+        *((slot, Reason.PAUSED) for slot in _ago(5, 4)),
+        *((slot, Reason.BLACKOUT) for slot in _ago(3, 2)),
+        *((slot, Reason.PAUSED) for slot in _ago(1, 0)),
+    ]
+
+
+def test_a_pause_that_was_over_before_changes_nothing() -> None:
+    of = job("a")
+    assert settle({"a": of}, _paused(of, 5, (60, 30)), T0) == settle({"a": of}, _past([of], 5), T0)
+
+
+def test_skipped_slots_of_the_past_are_told_as_where_somebody_leads() -> None:
+    of = job("a")
+    d = Driver([of])
+    d.settle(_paused(of, 30, (25, 2)))
+    d.step(m.Settled(d.nonce, ()))
+    told = [e.fields for e in d.all(m.Emit) if e.event == "slot.skipped"]
+    assert [(f["job"], f["slots"], f["reason"]) for f in told] == [("a", 23, Reason.PAUSED)]
 
 
 # ------------------------------------------------------------------ a ledger that went back

@@ -385,6 +385,20 @@ async def test_a_put_back_leaves_the_slot_due_with_its_attempt_used(lab: Lab) ->
     assert lab.states() == {RUN.slot: "running"}, "a late copy of the put-back changes nothing"
 
 
+async def test_a_new_leader_is_told_which_attempts_were_put_back_and_never_ran(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    await leader.take(RUN)
+    await leader.put_back(RUN)
+    second = Claim(RUN.slot, "run-2", seen=1)
+    await leader.take(second)
+    shutdown = {"attempt_state": State.CANCELLED, "reason": Reason.SHUTDOWN}
+    await leader.finish(second, attempt=2, state=State.DUE, **shutdown)
+    successor = await lab.leader("b")
+    (row,) = await successor.settle(settlement())
+    assert row == DueRow(slot(), 2, Origin.SCHEDULE, None, put_backs=1)
+    assert row.tries == 1
+
+
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_copy_of_a_claim_that_comes_after_its_put_back_takes_nothing(
     lab: Lab, waits: bool

@@ -213,6 +213,14 @@ async def test_a_pause_says_until_when_and_why_and_a_resume_ends_it(
     assert (row.paused_from, row.paused_until) == (at(6), at(30))
 
 
+async def test_a_new_leader_is_told_when_a_job_was_paused(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    await paused(lab, leader)
+    successor = await lab.leader("b")
+    record = (await successor.ledger.read_past(successor.term)).jobs["job"]
+    assert (record.paused_from, record.paused_until) == (at(6), at(60))
+
+
 async def test_a_pause_of_another_job_is_none_of_this_one(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     await paused(lab, leader, "other")

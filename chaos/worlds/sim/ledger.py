@@ -47,6 +47,7 @@ class Row:
     origin: Origin
     reason: Reason | None = None
     attempt: int = 0
+    put_backs: int = 0
     run_id: str | None = None
     next_at: datetime | None = None
 
@@ -131,7 +132,9 @@ class ModelLedger:
             self._gaps(settlement.gaps)
         rows = [row for row in self._open.values() if _waits(row, term.fence)]
         rows.sort(key=lambda row: (row.slot.scheduled_for, row.slot.job, row.slot.command_id))
-        return tuple(DueRow(row.slot, row.attempt, row.origin, row.next_at) for row in rows)
+        return tuple(
+            DueRow(row.slot, row.attempt, row.origin, row.next_at, row.put_backs) for row in rows
+        )
 
     def _sweep(self, fence: int, settlement: Settlement) -> None:
         for row in [row for row in self._open.values() if row.fence < fence]:
@@ -240,6 +243,7 @@ class ModelLedger:
             if state is State.DUE:
                 row.run_id = None
                 row.state = state
+                row.put_backs += isinstance(end, PutBack)
             else:
                 self._end(row, state, reason)
         attempt = self.attempts.get((end.slot, end.attempt))
