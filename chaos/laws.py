@@ -54,7 +54,8 @@ def spells(story: Story) -> list[Spell]:
     ]
 
 
-def _planned(story: Story, key: str) -> Any:
+def planned(story: Story, key: str) -> Any:
+    """Of the run's first op."""
     return next(op.value[key] for op in story.ops if op.source is Source.PLAN)
 
 
@@ -105,7 +106,7 @@ def every_slot_explained(story: Story) -> Finding:
         span = datetime.fromisoformat(gap["first"]), datetime.fromisoformat(gap["last"])
         spans.setdefault(gap["job"], []).append(span)
     jobs = story.rows("job")
-    started = datetime.fromisoformat(_planned(story, "started")) if jobs else None
+    started = datetime.fromisoformat(planned(story, "started")) if jobs else None
     if not rows or started is None:
         return _unknown(every_slot_explained, "the ledger holds no slot")
     until = started + timedelta(microseconds=(ends - 30 * SECOND_NS) // 1_000)
@@ -185,7 +186,7 @@ def lost_runs_end_in_time(story: Story) -> Finding:
     """A run that may not outlive its term is dead when etcd lets the key go, unless its machine
     was frozen, or a hand took the key."""
     gone, hands, ends = keys_gone(story), meddled(story), _ends(story)
-    may_finish, faults = set(_planned(story, "may_finish")), spells(story)
+    may_finish, faults = set(planned(story, "may_finish")), spells(story)
     for op in story.notes("began"):
         fence, job = op.value["fence"], op.value["job"]
         at_ns = gone.get(fence)
@@ -219,7 +220,7 @@ def ticks_in_peace(story: Story) -> Finding:
     """A gate stands open whenever no fault has been about for the time a recovery may take."""
     end_ns = max((op.at_ns for op in story.ops), default=0)
     found, faults = sorted(gates(story), key=lambda g: g.opened_ns), spells(story)
-    allowed_ns = 2 * int(_planned(story, "ttl_ns")) + 15 * SECOND_NS
+    allowed_ns = 2 * int(planned(story, "ttl_ns")) + 15 * SECOND_NS
     peace = list(_peace(faults, end_ns, allowed_ns))
     open_ = [(g.opened_ns, end_ns if g.closed_ns is None else g.closed_ns) for g in found]
     for began_ns, ends_ns in peace:

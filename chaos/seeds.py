@@ -13,6 +13,7 @@ from chaos import checks, gen, op, plan
 from chaos.checks import Finding, Verdict
 from chaos.laws import LAWS
 from chaos.plan import Plan
+from chaos.timely import TIMELY
 from chaos.worlds.sim.world import CAN, World
 
 
@@ -48,7 +49,7 @@ def play(made: Plan) -> tuple[tuple[op.Op, ...], Judged]:
         fell = Finding("no_node_falls_over", Verdict.NO, text)
         return tuple(world.ops), Judged(made, (fell,))
     ops = tuple(world.ops)
-    return ops, Judged(made, checks.judge(ops, LAWS))
+    return ops, Judged(made, checks.judge(ops, (*LAWS, *TIMELY)))
 
 
 def judged(made: Plan) -> Judged:

@@ -81,7 +81,8 @@ class Candidacy:
         limits = daemon.limits
         self._ttl_ns, self._renew_ns = limits.ttl_ns, limits.ttl_ns // 3
         self._timeout_ns = self._renew_ns // 2
-        self._sent_ns = self._seen = 0
+        self.sent_ns = self._seen = 0
+        """When the renewal that was answered last was sent."""
         self.created: int | None = None
         self._granted = self._leading = self._over = False
         self._tasks = [Task(daemon.process, self._hold())]
@@ -96,18 +97,18 @@ class Candidacy:
         if (yield self._ask(etcd.look)) is None:
             yield from self._fail("unreachable")
             return
-        self._granted, self._sent_ns = True, self._daemon.boot_ns()
+        self._granted, self.sent_ns = True, self._daemon.boot_ns()
         ttl_ns = yield self._ask(lambda: etcd.grant(self.lease, self._ttl_ns))
         if ttl_ns is None:
             yield from self._fail("unreachable")
             return
-        self._renewed(self._sent_ns, ttl_ns)
+        self._renewed(self.sent_ns, ttl_ns)
         self._tasks.append(Task(self._daemon.process, self._keep()))
         yield from self._campaign()
 
     def _keep(self) -> Steps:
         while True:
-            due_ns = self._sent_ns + self._renew_ns - self._daemon.boot_ns()
+            due_ns = self.sent_ns + self._renew_ns - self._daemon.boot_ns()
             if due_ns > 0:
                 yield due_ns
                 continue
@@ -119,7 +120,7 @@ class Candidacy:
                 yield from self._lost()
                 return
             else:
-                self._sent_ns = sent_ns
+                self.sent_ns = sent_ns
                 self._renewed(sent_ns, ttl_ns)
 
     def _renewed(self, sent_ns: int, ttl_ns: int) -> None:

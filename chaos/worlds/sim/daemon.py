@@ -158,6 +158,7 @@ class Machine:
         value = {
             "job": run.slot.job,
             "scheduled_for": run.slot.scheduled_for.isoformat(),
+            "command_id": run.slot.command_id,
             "attempt": run.attempt,
             "fence": run.term.fence,
         }
@@ -237,7 +238,8 @@ class Daemon:
         self._told_fence = fence
         at_ns = self.machine.clock.true_ns(deadline_ns)
         if fence is not None:
-            self._note("deadline", {"fence": fence, "until_ns": at_ns})
+            sent_ns = self.machine.clock.true_ns(self._candidacy().sent_ns)
+            self._note("deadline", {"fence": fence, "until_ns": at_ns, "sent_ns": sent_ns})
         if new:
             self.machine.engine.at(at_ns, self._deadline_passed, deadline_ns)
 

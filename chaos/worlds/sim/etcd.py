@@ -113,7 +113,11 @@ class Etcd:
 
     def _lose_leader(self) -> None:
         self.leader = None
+        self._say_leader()
         self._call_election()
+
+    def _say_leader(self) -> None:
+        self._say("leader", "etcd", member=self.leader)
 
     def _call_election(self) -> None:
         takes_ns = ELECTION_NS + self._draws.below(ELECTION_NS)
@@ -126,6 +130,7 @@ class Etcd:
 
     def _lead(self, member: int) -> None:
         self.leader = member
+        self._say_leader()
         for lease in self.leases.values():
             lease.ends_ns = self._engine.now_ns + lease.ttl_ns + ELECTION_NS
         self._flush()

@@ -68,13 +68,17 @@ class TermRow:
 
 Committed = Callable[[str, str, int, bool], None]
 """(node, what, fence, it is a raise)."""
+Ended = Callable[[SlotKey, State], None]
 
 
 class ModelLedger:
-    """Answers at once; `committed` is told of each write that is made."""
+    """Answers at once; `committed` is told of each write that is made, `ended` of each slot that
+    is final after it was not."""
 
-    def __init__(self, committed: Committed = lambda *_: None) -> None:
-        self._committed = committed
+    def __init__(
+        self, committed: Committed = lambda *_: None, ended: Ended = lambda *_: None
+    ) -> None:
+        self._committed, self._ended = committed, ended
         self.fence: tuple[int, str] | None = None
         self.terms: dict[int, TermRow] = {}
         self.slots: dict[SlotKey, Row] = {}
@@ -155,6 +159,7 @@ class ModelLedger:
         row.state, row.reason = state, reason
         if state not in UNFINISHED:
             self._open.pop(row.slot, None)
+            self._ended(row.slot, state)
 
     # ------------------------------------------------------------------ slots
 

@@ -27,6 +27,8 @@ from cron_leader.core.model import (
     Job,
     OnLostLeadership,
     Run,
+    SlotKey,
+    State,
 )
 from cron_leader.core.schedule import Every
 from cron_leader.core.standing import Limits
@@ -62,7 +64,7 @@ class LedgerServer:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.ledger = ModelLedger(world.committed)
+        self.ledger = ModelLedger(world.committed, world.ended)
         self.frozen = self.away = 0
         self._held: list[tuple[Machine, Callable[[], Any], Callable[[Any], None]]] = []
 
@@ -122,9 +124,12 @@ class World:
         value = {
             "seed": plan.seed,
             "ttl_ns": self.limits.ttl_ns,
+            "margin_ns": self.limits.margin_ns,
+            "period_ns": min(PERIODS_S[: plan.jobs]) * SECOND,
             "nodes": list(self._names),
             "started": STARTED.isoformat(),
             "may_finish": [job.name for job in self.jobs.values() if job.may_finish],
+            "alone": [job.name for job in self.jobs.values() if not job.has_place(1)],
         }
         self.note(Op(0, Source.PLAN, "sim", "plan", value=value))
         self.engine.run((plan.time_ms + END_MS) * MS)
@@ -151,13 +156,15 @@ class World:
         }
         self.note(Op(self.engine.now_ns, Source.LEDGER, node, "accepted", value=value))
 
+    def ended(self, slot: SlotKey, state: State) -> None:
+        value = {**_slot(slot), "state": state.value}
+        self.note(Op(self.engine.now_ns, Source.LEDGER, "ledger", "final", value=value))
+
     def _rows(self) -> Iterator[Op]:
         now_ns, ledger = self.engine.now_ns, self.ledger_server.ledger
         for slot, row in ledger.slots.items():
             value: dict[str, Any] = {
-                "job": slot.job,
-                "scheduled_for": slot.scheduled_for.isoformat(),
-                "command_id": slot.command_id,
+                **_slot(slot),
                 "state": row.state.value,
                 "attempt": row.attempt,
                 "fence": row.fence,
@@ -388,6 +395,14 @@ class World:
         for member in members:
             etcd.hurt(member, dumb=dumb)
             undo.callback(etcd.mend, member, dumb=dumb)
+
+
+def _slot(slot: SlotKey) -> dict[str, Any]:
+    return {
+        "job": slot.job,
+        "scheduled_for": slot.scheduled_for.isoformat(),
+        "command_id": slot.command_id,
+    }
 
 
 _ETCD = frozenset(
