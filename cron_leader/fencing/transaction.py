@@ -1,9 +1,14 @@
 """`Tick.transaction()`: the user's writes, the run's success and the guard in one transaction.
 
 The kit owns COMMIT. At the end of the block it writes that the attempt succeeded, so that whatever
-happens afterwards nobody repeats the effect, and then the guard, last. Refused: StaleFence, and
-nothing is committed. A block that ended the transaction behind the kit's back is FenceMisuse; what
-it committed so was not fenced.
+happens afterwards nobody repeats the effect, and then the guard, last. A block that is not the
+final one locks the run's slot instead: one that was ended, or replaced, under the same fence writes
+nothing either. Refused: StaleFence, and nothing is committed. A block that ended the transaction
+behind the kit's back is FenceMisuse; what it committed so was not fenced.
+
+In a fence target the guard is as strong. That the run still goes on is read from the ledger just
+before: a run that is ended between that read and COMMIT is not excluded, two databases are two
+commits.
 
 Not promised: effects outside this database, or a definite answer when the connection is lost at
 COMMIT (psycopg.OperationalError): the daemon's own finish then reads what stands.
@@ -14,10 +19,10 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from cron_leader import fencing
 from cron_leader.fencing import FenceMisuse, StaleFence
@@ -45,6 +50,14 @@ UPDATE cron_leader_attempt SET state = 'succeeded', finished_at = :now
 WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
     AND attempt = :attempt AND run_id = :run_id AND state = 'running'
 """
+_GOES_ON = """
+SELECT run_id FROM cron_leader_slot
+WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
+    AND state = 'running' AND attempt = :attempt AND run_id = :run_id
+"""
+_HOLD = _GOES_ON + "FOR SHARE"
+"""Whoever ends or replaces the run waits for our COMMIT, or we find that they have."""
+
 _NAMES = ("command_id", "scheduled_for", "attempt", "run_id", "job", "now")
 
 
@@ -70,6 +83,10 @@ class Ticket:
     targets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+Ending: TypeAlias = "Callable[[Any], None]"
+"""What is said on a connection after the user's writes, ahead of the guard. Raises StaleFence."""
+
+
 class Opener:
     """Opens the transactions of one run; one of them may be the final one: its COMMIT is told."""
 
@@ -82,7 +99,7 @@ class Opener:
     ) -> AbstractContextManager[Any]:
         """target: the success is not written there, so a block of its is never the final one."""
         if target is not None:
-            return self._connect(_at(self._ticket, target), False, isolation)
+            return _connect(_at(self._ticket, target), self._look_in_ledger, isolation)
         if self._succeeded:
             raise FenceMisuse(
                 "this run's success is already committed; give final=False to every "
@@ -92,16 +109,33 @@ class Opener:
 
     @contextmanager
     def _open(self, final: bool, isolation: str) -> Iterator[Any]:
-        with self._connect(self._ticket, final, isolation) as connection:
+        ending = self._succeed if final else self._hold
+        with _connect(self._ticket, ending, isolation) as connection:
             yield connection
         self._succeeded = final
         if final:
             self._committed()
 
-    @staticmethod
-    def _connect(ticket: Ticket, final: bool, isolation: str) -> AbstractContextManager[Any]:
-        opened = _sqlite if ticket.url.startswith("sqlite:") else _postgres
-        return opened(ticket, final, isolation)
+    def _succeed(self, connection: Any) -> None:
+        if _run(connection, _SUCCEED_SLOT, self._ticket).rowcount != 1:
+            raise _not_ours(self._ticket)
+        _run(connection, _SUCCEED_ATTEMPT, self._ticket)
+
+    def _hold(self, connection: Any) -> None:
+        self._expect(connection, _GOES_ON if _is_lite(connection) else _HOLD)
+
+    def _look_in_ledger(self, _: Any) -> None:
+        with _reading(self._ticket) as ledger:
+            self._expect(ledger, _GOES_ON)
+
+    def _expect(self, connection: Any, text: str) -> None:
+        if _run(connection, text, self._ticket).fetchone() is None:
+            raise _not_ours(self._ticket)
+
+
+def _connect(ticket: Ticket, ending: Ending, isolation: str) -> AbstractContextManager[Any]:
+    opened = _sqlite if ticket.url.startswith("sqlite:") else _postgres
+    return opened(ticket, ending, isolation)
 
 
 def _at(ticket: Ticket, target: str) -> Ticket:
@@ -121,8 +155,8 @@ def _refused(ticket: Ticket) -> StaleFence:
 
 def _not_ours(ticket: Ticket) -> StaleFence:
     return StaleFence(
-        f"the slot {ticket.job} {ticket.scheduled_for.isoformat()} is no longer this run's: "
-        "nothing was committed"
+        f"the slot {ticket.job} {ticket.scheduled_for.isoformat()} is no longer this run's (it was "
+        "ended, or replaced): nothing was committed"
     )
 
 
@@ -137,18 +171,20 @@ def _ended_behind() -> FenceMisuse:
 
 
 @contextmanager
-def _postgres(ticket: Ticket, final: bool, isolation: str) -> Iterator[Any]:
+def _postgres(ticket: Ticket, ending: Ending, isolation: str) -> Iterator[Any]:
     import psycopg
 
     level = _level(isolation)
-    with psycopg.connect(_conninfo(ticket), autocommit=True, prepare_threshold=None) as connection:
+    with _session(ticket) as connection:
         connection.isolation_level = level
         try:
             with connection.transaction():
                 mark = secrets.token_hex(16)
                 connection.execute(_SETTINGS, _settings(ticket, mark))
                 yield connection
-                _guard_postgres(connection, ticket, final=final, mark=mark)
+                _expect_mark(connection, mark)
+                ending(connection)
+                connection.execute(fencing.POSTGRES_GUARD, _guard_params(ticket))
         except psycopg.errors.SerializationFailure as error:
             if _deposed(connection, ticket):
                 raise _refused(ticket) from error
@@ -157,6 +193,12 @@ def _postgres(ticket: Ticket, final: bool, isolation: str) -> Iterator[Any]:
             if error.sqlstate == fencing.REFUSED:
                 raise _refused(ticket) from None
             raise
+
+
+def _session(ticket: Ticket) -> Any:
+    import psycopg
+
+    return psycopg.connect(_conninfo(ticket), autocommit=True, prepare_threshold=None)
 
 
 def _level(isolation: str) -> Any:
@@ -188,8 +230,8 @@ def _settings(ticket: Ticket, mark: str) -> Mapping[str, str]:
     }
 
 
-def _guard_postgres(connection: Any, ticket: Ticket, *, final: bool, mark: str) -> None:
-    """Whether the transaction is still the one we began; our rows; the guard, last."""
+def _expect_mark(connection: Any, mark: str) -> None:
+    """Whether the transaction is still the one we began, and whole. Raises FenceMisuse."""
     from psycopg.pq import TransactionStatus
 
     status = connection.pgconn.transaction_status
@@ -198,12 +240,6 @@ def _guard_postgres(connection: Any, ticket: Ticket, *, final: bool, mark: str) 
     if status != TransactionStatus.INTRANS or connection.execute(_MARK).fetchone()[0] != mark:
         connection.execute("ROLLBACK")
         raise _ended_behind()
-    if final:
-        params = _params(ticket, datetime.now(UTC))
-        if connection.execute(_psycopg(_SUCCEED_SLOT), params).rowcount != 1:
-            raise _not_ours(ticket)
-        connection.execute(_psycopg(_SUCCEED_ATTEMPT), params)
-    connection.execute(fencing.POSTGRES_GUARD, _guard_params(ticket))
 
 
 def _deposed(connection: Any, ticket: Ticket) -> bool:
@@ -225,11 +261,10 @@ def _psycopg(text: str) -> str:
 
 
 @contextmanager
-def _sqlite(ticket: Ticket, final: bool, isolation: str) -> Iterator[sqlite3.Connection]:
+def _sqlite(ticket: Ticket, ending: Ending, isolation: str) -> Iterator[sqlite3.Connection]:
     """Nobody else writes from BEGIN IMMEDIATE on, so the guard may come first."""
     del isolation  # SQLite has one: serializable
-    path = ticket.url.removeprefix("sqlite:///")
-    connection = sqlite3.connect(path, isolation_level=None, timeout=SQLITE_BUSY_S)
+    connection = _file(ticket)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
@@ -241,8 +276,7 @@ def _sqlite(ticket: Ticket, final: bool, isolation: str) -> Iterator[sqlite3.Con
         connection.set_authorizer(None)
         if not connection.in_transaction:
             raise _ended_behind()
-        if final:
-            _succeed_sqlite(connection, ticket)
+        ending(connection)
         connection.execute("COMMIT")
     finally:
         connection.close()  # rolls back what is open
@@ -252,14 +286,9 @@ def _no_transaction_control(action: int, *_: object) -> int:
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
-def _succeed_sqlite(connection: sqlite3.Connection, ticket: Ticket) -> None:
-    params = {
-        name: _text(value) if isinstance(value, datetime) else value
-        for name, value in _params(ticket, datetime.now(UTC)).items()
-    }
-    if connection.execute(_SUCCEED_SLOT, params).rowcount != 1:
-        raise _not_ours(ticket)
-    connection.execute(_SUCCEED_ATTEMPT, params)
+def _file(ticket: Ticket) -> sqlite3.Connection:
+    path = ticket.url.removeprefix("sqlite:///")
+    return sqlite3.connect(path, isolation_level=None, timeout=SQLITE_BUSY_S)
 
 
 def _text(at: datetime) -> str:
@@ -268,6 +297,25 @@ def _text(at: datetime) -> str:
 
 
 # ------------------------------------------------------------------ both
+
+
+def _is_lite(connection: Any) -> bool:
+    return isinstance(connection, sqlite3.Connection)
+
+
+def _reading(ticket: Ticket) -> AbstractContextManager[Any]:
+    """A connection to the ticket's database, outside any transaction."""
+    return closing(_file(ticket) if ticket.url.startswith("sqlite:") else _session(ticket))
+
+
+def _run(connection: Any, text: str, ticket: Ticket) -> Any:
+    """One of the statements above, about the ticket's run."""
+    params = _params(ticket, datetime.now(UTC))
+    if not _is_lite(connection):
+        return connection.execute(_psycopg(text), params)
+    return connection.execute(
+        text, {name: _text(v) if isinstance(v, datetime) else v for name, v in params.items()}
+    )
 
 
 def _params(ticket: Ticket, now: datetime) -> dict[str, Any]:

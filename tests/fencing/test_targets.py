@@ -224,6 +224,20 @@ async def test_a_deposed_runs_write_to_a_target_is_refused_though_its_key_is_new
     assert beside.rows("SELECT count(*) FROM effects") == [(0,)]
 
 
+async def test_a_run_that_was_ended_under_its_own_fence_writes_in_no_target(
+    own: Lab, beside: Beside
+) -> None:
+    """The target cannot know; the kit asks the ledger before it commits there."""
+    open_ = await running(own, beside)
+    own.sql("UPDATE cron_leader_slot SET state = 'timed_out'")
+    with (
+        pytest.raises(StaleFence, match="no longer this run's"),
+        open_(final=True, isolation="read committed", target="reports") as db,
+    ):
+        db.execute("INSERT INTO effects VALUES (1)")
+    assert beside.rows("SELECT count(*) FROM effects") == [(0,)]
+
+
 async def test_a_target_nobody_configured_is_told_with_those_there_are(
     own: Lab, beside: Beside
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 from cron_leader.core.model import Applied, State
 from cron_leader.errors import CronLeaderError
 from cron_leader.fencing import FenceMisuse, StaleFence
+from cron_leader.fencing.transaction import Opener
 from cron_leader.jobs import Tick
-from tests.fencing.kit import connect, opener, running
-from tests.ledger.kit import Lab, result
+from tests.fencing.kit import connect, opener, running, ticket
+from tests.ledger.kit import Lab, result, soon, until_blocked
 
 TABLE = "kit_effects"
 COMMITTED = {"final": True, "isolation": "read committed"}
@@ -142,6 +145,73 @@ async def test_a_run_whose_slot_has_moved_on_commits_nothing(lab: Lab, effects: 
     ):
         write(db)
     assert effects() == 0
+
+
+async def test_a_run_that_was_ended_under_its_own_fence_writes_in_no_block(
+    lab: Lab, effects: Any
+) -> None:
+    leader, claim = await running(lab)
+    await leader.finish(claim, state=State.TIMED_OUT)
+    with (
+        pytest.raises(StaleFence, match="no longer this run's"),
+        opener(lab, leader, claim)(final=False, isolation="read committed") as db,
+    ):
+        write(db)
+    assert effects() == 0
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+async def test_a_run_that_is_ended_in_mid_block_commits_nothing_at_any_isolation(
+    pglab: Lab, isolation: str
+) -> None:
+    leader, claim = await running(pglab)
+    with connect(pglab.url) as user:
+        user.execute(f"CREATE TABLE {TABLE} (n integer)")
+        try:
+            with (  # noqa: PT012
+                pytest.raises((StaleFence, psycopg.errors.SerializationFailure)),
+                opener(pglab, leader, claim)(final=False, isolation=isolation) as db,
+            ):
+                write(db)
+                await soon(leader.finish(claim, state=State.TIMED_OUT))
+            assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
+        finally:
+            user.execute(f"DROP TABLE {TABLE}")
+
+
+class Held(Opener):
+    """Stops between its look at the slot and its guard, until it is let go."""
+
+    looked = threading.Event()
+    go = threading.Event()
+
+    def _hold(self, connection: Any) -> None:
+        super()._hold(connection)
+        self.looked.set()
+        assert self.go.wait(20)
+
+
+async def test_the_end_of_a_run_waits_for_a_block_that_has_looked_and_is_about_to_commit(
+    pglab: Lab,
+) -> None:
+    """The run's slot is locked by the look: a plain read would let both through, in this order."""
+    leader, claim = await running(pglab)
+    held = Held(ticket(pglab, leader, claim))
+
+    def block() -> None:
+        with held(final=False, isolation="read committed") as db:
+            db.execute("UPDATE cron_leader_job SET paused_why = 'written' WHERE job = 'job'")
+
+    committing = asyncio.create_task(asyncio.to_thread(block))
+    await soon(asyncio.to_thread(held.looked.wait))
+    finishing = asyncio.create_task(leader.finish(claim, state=State.TIMED_OUT))
+    try:
+        await until_blocked(pglab.url, beside=finishing)
+    finally:
+        held.go.set()
+        await soon(committing)
+    assert isinstance(await soon(finishing), Applied)
+    assert pglab.states() == {claim.slot: "timed_out"}
 
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN"])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import psycopg
 import pytest
 from psycopg import conninfo
 
@@ -290,6 +291,15 @@ async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
     finally:
         proxy.close()
         await asyncio.gather(*serving)
+
+
+async def until_blocked(url: str, *, beside: asyncio.Task[Any]) -> None:
+    """Until some backend of this database waits for another's lock; `beside` must not end first."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
+        while not (await (await db.execute(f"{waits}current_database()")).fetchone())[0]:  # type: ignore[index]
+            assert not beside.done(), f"it did not wait: {beside}"
+            await asyncio.sleep(0.005)
 
 
 async def soon(awaitable: Any) -> Any:
