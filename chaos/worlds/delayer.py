@@ -1,6 +1,6 @@
 """Delays packets without sch_netem: holds them in an NFQUEUE and gives the verdict late.
 
-    delayer.py --queue N --delay-ms MS        prints "ready", then runs until SIGTERM
+    delayer.py --queue N --delay-ms MS [--jitter]       prints "ready", then runs until SIGTERM
 
 Started as a script inside a network namespace; stdlib only. The packets stay in the kernel and in
 order; when this program ends, those still waiting are dropped, and a rule with --queue-bypass lets
@@ -10,6 +10,7 @@ everything pass. Sources: linux/netfilter/nfnetlink_queue.h, linux/netlink.h.
 from __future__ import annotations
 
 import argparse
+import random
 import select
 import signal
 import socket
@@ -85,13 +86,15 @@ class Queue:
         self.socket.send(message(MSG_VERDICT, self.number, verdict, NLM_F_REQUEST))
 
 
-def serve(queue: Queue, delay_s: float) -> None:
-    """For ever. One delay for all keeps them in order: a plain queue is enough."""
+def serve(queue: Queue, delay_s: float, *, jitter: bool) -> None:
+    """For ever. jitter: each waits for anything up to delay_s, or for the one before it: they stay
+    in order, and a plain queue is enough."""
     waiting: deque[tuple[float, int]] = deque()
     while True:
         timeout = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         if select.select([queue.socket], [], [], timeout)[0]:
-            due = time.monotonic() + delay_s
+            due = time.monotonic() + delay_s * (random.random() if jitter else 1)
+            due = max(due, waiting[-1][0] if waiting else due)
             waiting.extend((due, packet) for packet in packet_ids(queue.socket.recv(65536)))
         while waiting and waiting[0][0] <= time.monotonic():
             queue.accept(waiting.popleft()[1])
@@ -101,11 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--queue", type=int, required=True)
     parser.add_argument("--delay-ms", type=int, required=True)
+    parser.add_argument("--jitter", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     queue = Queue(args.queue)
     print("ready", flush=True)
-    serve(queue, args.delay_ms / 1000)
+    serve(queue, args.delay_ms / 1000, jitter=args.jitter)
 
 
 if __name__ == "__main__":

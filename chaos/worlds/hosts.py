@@ -1,4 +1,4 @@
-"""Hosts: network namespaces on one switch, which has a namespace of its own.
+"""Hosts: network namespaces on one switch, which has a namespace of its own; or this machine.
 
 The harness is a host too: its own namespace has an address on the switch.
 """
@@ -9,10 +9,42 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 NETWORK = "10.77.0.0/24"
 SWITCH = "switch"
 HARNESS = "10.77.0.2"
+
+
+class Machine(Protocol):
+    """Where a program is started."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs this one there."""
+
+    def start(self, argv: Sequence[str], log: Path, *, cwd: Path) -> subprocess.Popen[bytes]:
+        """In a session of its own, output to `log`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine, on loopback."""
+
+    name: str
+    address: str = "127.0.0.1"
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    def start(self, argv: Sequence[str], log: Path, *, cwd: Path) -> subprocess.Popen[bytes]:
+        """In a session of its own, output to `log`."""
+        return _start(self.argv(argv), log, cwd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +69,19 @@ class Host:
 
     def start(self, argv: Sequence[str], log: Path, *, cwd: Path) -> subprocess.Popen[bytes]:
         """In a session of its own, output to `log`."""
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                self.argv(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                start_new_session=True,
-            )
+        return _start(self.argv(argv), log, cwd)
+
+
+def _start(argv: Sequence[str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            start_new_session=True,
+        )
 
 
 def build(addresses: Mapping[str, str]) -> dict[str, Host]:

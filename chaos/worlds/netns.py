@@ -18,7 +18,7 @@ from chaos.op import History, OneClock, Op, Source, Type
 from chaos.workloads import FLEET, PREFIX, Workload
 from chaos.worlds import contain, hosts
 from chaos.worlds.nodes import Launcher, Node, Place
-from chaos.worlds.services import EtcdCluster, Postgres
+from chaos.worlds.services import EtcdCluster, Postgres, seat
 from chaos.worlds.witnesses import EtcdWitness, LedgerWitness
 from cron_leader.ledger import open_ledger
 
@@ -59,7 +59,7 @@ class Netns:
         self.hosts = hosts.build(ADDRESSES)
         out = self.setting.out
         self._workload = Workload(effects=out / "effects.jsonl", release=SCRATCH / "release")
-        self._etcd = EtcdCluster([self.hosts[name] for name in MEMBERS], SCRATCH, out)
+        self._etcd = EtcdCluster([seat(self.hosts[name]) for name in MEMBERS], SCRATCH, out)
         election_ms = self.setting.election_ms
         self._etcd.start(heartbeat_ms=election_ms // 10, election_ms=election_ms)
         postgres = Postgres(self.hosts["pg"], SCRATCH, out)
