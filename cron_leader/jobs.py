@@ -161,7 +161,7 @@ def job(
     catchup_limit: int | None = None,
     start_within: str | None = None,
     jitter: str | None = None,
-    blackout: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    blackout: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
     delivery: str | None = None,
     on_lost_leadership: str | None = None,
     isolation: str | None = None,

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S
@@ -149,6 +150,7 @@ class Config:
     """Everything a node is told. digest: of what the nodes of a fleet must agree on.
 
     http None: nothing is served. groups: the most runs at once of a group's jobs, by its name.
+    blackouts: the windows that jobs may name, for `build_jobs`.
     """
 
     path: Path | None
@@ -167,6 +169,7 @@ class Config:
     notify: tuple[NotifyConfig, ...] = ()
     fence_targets: tuple[FenceTarget, ...] = ()
     groups: Mapping[str, int] = field(default_factory=dict)
+    blackouts: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, repr=False)
 
     @property
     def election(self) -> str:
@@ -197,17 +200,24 @@ def load(
 
 
 def build_jobs(
-    tables: Sequence[Mapping[str, object]], *, where: str, base: Path, fleet: str = "default"
+    tables: Sequence[Mapping[str, object]],
+    *,
+    where: str,
+    base: Path,
+    fleet: str = "default",
+    blackouts: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> tuple[Job, ...]:
     """The jobs of tables with the keys of [[job]]; None values count as absent.
 
     where: names their origin in messages. base: what relative paths are relative to. fleet: its
-    name, by which `H` is drawn.
+    name, by which `H` is drawn. blackouts: of a Config, those that jobs may name.
     """
     from cron_leader.config import build
+    from cron_leader.config.jobs import Around
     from cron_leader.config.problems import Source
 
-    return build.jobs(tables, Source(where, {"job": list(tables)}), base=base, fleet=fleet)
+    source = Source(where, {"job": list(tables)})
+    return build.jobs(tables, source, Around(base, fleet, blackouts or {}))
 
 
 def merge_jobs(config: Config, more: Sequence[Job]) -> Config:

@@ -1,17 +1,23 @@
-"""From the `blackout` of a validated [[job]] table to its Blackout."""
+"""From the `blackout` of a validated [[job]] table, and the [[blackout]]s it names, to its
+Blackout."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any
 
+from cron_leader.config import schema
+from cron_leader.config.problems import Problem
 from cron_leader.core.blackout import After, Blackout, Freeze, Hours, Window
 from cron_leader.core.cron import read_cron
 from cron_leader.core.schedule import ScheduleError, parse_cron
 
 Values = Mapping[str, Any]
+Named = Mapping[str, Values | None]
+"""The windows of [[blackout]] tables by name; None: one that is wrong, and has been reported."""
 
 EXTRA = 'pip install "cron-leader[holidays]"'
 _KINDS: Mapping[str, frozenset[str]] = {
@@ -23,18 +29,59 @@ _KINDS: Mapping[str, frozenset[str]] = {
 """The key that says what a window is, and the keys that may stand beside it."""
 
 
-def read_blackout(values: Values, report: Callable[[str, str], None]) -> Blackout | None:
+def read_named(tables: Any) -> tuple[Named, list[Problem]]:
+    """The windows of [[blackout]] tables, and what is wrong with them."""
+    found: dict[str, Values | None] = {}
+    problems: list[Problem] = []
+    for index, table in enumerate(tables if isinstance(tables, list) else ()):
+        values, wrong = schema.validate_blackout(table, index)
+        name = table.get("name") if isinstance(table, Mapping) else None
+        if isinstance(name, str) and name in found:
+            rule = "another blackout has this name; a job may use several: rename one"
+            wrong.append(Problem(("blackout", index, "name"), rule))
+        window = {key: value for key, value in values.items() if key != "name"}
+        if not wrong and (rule := _wrong(window)):
+            wrong.append(Problem(("blackout", index), rule))
+        if isinstance(name, str):
+            found[name] = None if wrong else window
+        problems += wrong
+    return found, problems
+
+
+def _wrong(window: Values) -> str:
+    """What is wrong with a window, whoever uses it; empty if nothing is."""
+    try:
+        _window(window, "UTC")
+    except ScheduleError as error:
+        return str(error)
+    return ""
+
+
+def read_blackout(
+    values: Values, named: Named, report: Callable[[str, str], None]
+) -> Blackout | None:
     """All windows of a job. None if it has none, or if one is wrong and has been reported."""
     given = values.get("blackout", ())
-    tables = [given] if isinstance(given, Mapping) else list(given)
+    items = [given] if isinstance(given, Mapping | str) else list(given)
     windows = []
-    for number, table in enumerate(tables, start=1):
+    for number, item in enumerate(items, start=1):
         try:
-            windows.append(_window(table, values.get("timezone", "UTC")))
+            table = _called(item, named) if isinstance(item, str) else item
+            if table is not None:
+                windows.append(_window(table, values.get("timezone", "UTC")))
         except ScheduleError as error:
-            place = f"number {number}: " if len(tables) > 1 else ""
+            place = f"number {number}: " if len(items) > 1 else ""
             report("blackout", f"{place}{error}")
     return Blackout(tuple(windows)) if windows else None
+
+
+def _called(name: str, named: Named) -> Values | None:
+    """The window of that name; None if it is wrong."""
+    if name in named:
+        return named[name]
+    near = difflib.get_close_matches(name, named, n=1)
+    cure = f"did you mean {near[0]}?" if near else "define it: [[blackout]], name and times"
+    raise ScheduleError(f'"{name}": no [[blackout]] has this name; {cure}')
 
 
 def _window(table: Values, job_zone: str) -> Window:

@@ -28,8 +28,9 @@ from cron_leader.config import (
     schema,
     sources,
 )
+from cron_leader.config.blackouts import read_named
 from cron_leader.config.endpoints import endpoint
-from cron_leader.config.jobs import build_all
+from cron_leader.config.jobs import Around, build_all
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.notify import build_all as notify_of
 from cron_leader.config.problems import Problem, Source
@@ -71,8 +72,10 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
     source = Source(sources.shown(path), merged, text, variables)
     filled, unset = sources.interpolate(merged, environ)
     values, invalid = schema.validate_sections(filled)
-    built, wrong = build_all(filled.get("job", ()), path.parent, fleet=_fleet(values))
-    problems += [*unset, *invalid, *wrong]
+    blackouts, ill_timed = read_named(filled.get("blackout", ()))
+    around = Around(path.parent, _fleet(values), blackouts)
+    built, wrong = build_all(filled.get("job", ()), around)
+    problems += [*unset, *invalid, *ill_timed, *wrong]
     notify, wrong = notify_of(filled.get("notify", ()), path.parent)
     problems += wrong
     config = _config(values, path, problems)
@@ -80,6 +83,7 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
         config,
         fence_targets=_targets(filled, config, problems),
         groups=_groups(filled.get("group", ()), problems),
+        blackouts=blackouts,
     )
     source.fail(problems)
     return replace(
@@ -91,9 +95,9 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
     )
 
 
-def jobs(tables: Sequence[Values], source: Source, *, base: Path, fleet: str) -> tuple[Job, ...]:
+def jobs(tables: Sequence[Values], source: Source, around: Around) -> tuple[Job, ...]:
     """The jobs of [[job]] tables. Raises ConfigError with every problem found."""
-    built, problems = build_all(tables, base, fleet=fleet)
+    built, problems = build_all(tables, around)
     source.fail(problems)
     return built
 
@@ -102,7 +106,7 @@ def digest(document: Mapping[str, Any]) -> str:
     """Identifies what a fleet's nodes must agree on; ${ENV} is not filled in: no secrets."""
     shared = {
         key: document[key]
-        for key in ("fleet", "lease", "run", "jobs", "job", "group")
+        for key in ("fleet", "lease", "run", "jobs", "job", "group", "blackout")
         if key in document
     }
     if targets := document.get("fence_target"):

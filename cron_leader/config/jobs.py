@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cron_leader.config import request, schema
-from cron_leader.config.blackouts import read_blackout
+from cron_leader.config.blackouts import Named, read_blackout
 from cron_leader.config.problems import Problem
 from cron_leader.config.schedules import read_schedule
 from cron_leader.config.units import NS_PER_S
@@ -37,10 +38,22 @@ Report = Callable[[str, str], None]
 """Called with a key of the table ("" for the table itself) and the rule that does not hold."""
 
 
-def build_all(
-    tables: Sequence[Any], base: Path, *, fleet: str
-) -> tuple[tuple[Job, ...], list[Problem]]:
-    """The jobs that are right, and what is wrong with the others. fleet: its name, for `H`."""
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a job's table refers to. base: of relative paths; fleet: its name, for `H`; blackouts:
+    those with a name."""
+
+    base: Path
+    fleet: str
+    blackouts: Named
+
+    def seed(self, job: str) -> str:
+        """What `H` is drawn by."""
+        return f"{self.fleet}/{job}"
+
+
+def build_all(tables: Sequence[Any], around: Around) -> tuple[tuple[Job, ...], list[Problem]]:
+    """The jobs that are right, and what is wrong with the others."""
     built: list[Job] = []
     problems: list[Problem] = []
     tables = tables if isinstance(tables, list | tuple) else ()
@@ -50,8 +63,7 @@ def build_all(
             continue
         values, invalid = schema.validate_job(table, index)
         problems += invalid
-        seed = f"{fleet}/{table.get('name')}"
-        if not invalid and (job := _job(values, index, base, seed, problems)):
+        if not invalid and (job := _job(values, index, around, problems)):
             built.append(job)
     return tuple(built), problems + _doubles(tables)
 
@@ -70,17 +82,16 @@ def _doubles(tables: Sequence[Any]) -> list[Problem]:
     return problems
 
 
-def _job(values: Values, index: int, base: Path, seed: str, problems: list[Problem]) -> Job | None:
+def _job(values: Values, index: int, around: Around, problems: list[Problem]) -> Job | None:
     """None if problems were found and appended."""
     before = len(problems)
 
     def report(key: str, rule: str) -> None:
         problems.append(Problem(("job", index, key) if key else ("job", index), rule))
 
-    kind = _one_of(values, ("cron", "every", "at"), "schedule", report)
-    schedule = read_schedule(values, kind, seed, report)
-    blackout = read_blackout(values, report)
-    spec = _spec(values, base, report)
+    schedule = read_schedule(values, around.seed(values["name"]), report)
+    blackout = read_blackout(values, around.blackouts, report)
+    spec = _spec(values, around.base, report)
     request.check(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
@@ -102,7 +113,7 @@ def _job(values: Values, index: int, base: Path, seed: str, problems: list[Probl
         schedule=schedule,
         spec=spec,
         blackout=blackout,
-        **_options(values, base),
+        **_options(values, around.base),
     )
 
 

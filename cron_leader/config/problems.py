@@ -63,7 +63,7 @@ class Source:
                 table = jobs[index] if index < len(jobs) else {}
                 name = table.get("name") if isinstance(table, Mapping) else None
                 return f"[[job]] {json.dumps(name) if name else f'number {index + 1}'}"
-            case ("notify" | "group" as name, int(index)):
+            case ("notify" | "group" | "blackout" as name, int(index)):
                 return f"[[{name}]] number {index + 1}"
             case (str(name),):
                 return f"[{name}]"
@@ -78,7 +78,7 @@ def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:
         if _is_array(value):
             return (), f"[[{name}]]"
         return (path, "") if isinstance(value, Mapping) else ((), name)
-    size = 2 if path[0] in {"job", "notify", "group"} else 1
+    size = 2 if path[0] in {"job", "notify", "group", "blackout"} else 1
     return path[:size], ".".join(str(part) for part in path[size:] if isinstance(part, str))
 
 

@@ -1,8 +1,8 @@
-"""From the schedule keys of a validated [[job]] table to its Schedule."""
+"""From the schedule keys of a validated [[job]] table to its Schedule: all that they describe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,41 +23,48 @@ Values = Mapping[str, Any]
 Report = Callable[[str, str], None]
 """Called with a key of the table ("" for the table itself) and the rule that does not hold."""
 
+KINDS = ("cron", "every", "at")
 _GOES_WITH = {"timezone": "cron", "dst_gap": "cron", "dst_fold": "cron", "anchor": "every"}
 _BOUNDS = ("start", "end")
 
 
-def read_schedule(values: Values, kind: str | None, seed: str, report: Report) -> Schedule | None:
-    """The schedule that the key `kind` and its companions describe.
+def read_schedule(values: Values, seed: str, report: Report) -> Schedule | None:
+    """All slots of `cron`, `every` and `at` together, as their companions say.
 
     seed: what `H` is drawn by. None if problems were reported.
     """
+    kinds = [kind for kind in KINDS if kind in values]
+    if not kinds:
+        report("", f"has no schedule; give one of {', '.join(KINDS)}, or several")
+        return None
     for key, owner in _GOES_WITH.items():
-        if kind not in {owner, None} and values.get(key, "UTC") != "UTC":
-            report(key, f"goes with {owner} only, not with {kind}; leave it out")
-    match kind:
-        case "cron":
-            schedule = _several(
-                _listed(values["cron"]), lambda text: _cron(text, values, seed, report)
-            )
-        case "every":
-            schedule = _every(values, report)
-        case "at":
-            schedule = _several(_listed(values["at"]), lambda value: _at(value, report))
-        case _:
-            return None
-    return _bounded(schedule, values, kind, report) if schedule else None
+        if owner not in kinds and values.get(key, "UTC") != "UTC":
+            report(key, f"goes with {owner} only, not with {' and '.join(kinds)}; leave it out")
+    given = [key for key in _BOUNDS if key in values]
+    if given and kinds == ["at"]:
+        report(given[0], "goes with cron and every, not with at; leave it out")
+        return None
+    recurring = [_recurring(kind, values, seed, report) for kind in kinds if kind != "at"]
+    times = [_at(value, report) for value in _listed(values.get("at", ()))]
+    regular = _together(recurring)
+    bounded = _bounded(regular, values, given, report) if regular and given else regular
+    return _together([*([bounded] if recurring else ()), *times])
+
+
+def _recurring(kind: str, values: Values, seed: str, report: Report) -> Schedule | None:
+    if kind == "every":
+        return _every(values, report)
+    return _together([_cron(text, values, seed, report) for text in _listed(values["cron"])])
 
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _several(items: list[Any], read: Callable[[Any], Schedule | None]) -> Schedule | None:
-    """The one schedule, or the union of several; None if one of them is wrong."""
-    found = [read(item) for item in items]
+def _together(found: Sequence[Schedule | None]) -> Schedule | None:
+    """The one schedule, or the union of several; None if there is none, or one of them is wrong."""
     members = tuple(schedule for schedule in found if schedule is not None)
-    if len(members) < max(1, len(items)):
+    if not members or len(members) < len(found):
         return None
     return members[0] if len(members) == 1 else Union(members)
 
@@ -103,14 +110,12 @@ def _at(value: object, report: Report) -> Schedule | None:
     return At(when) if when else None
 
 
-def _bounded(schedule: Schedule, values: Values, kind: str, report: Report) -> Schedule | None:
-    given = [key for key in _BOUNDS if key in values]
-    if given and kind == "at":
-        report(given[0], "goes with cron and every, not with at; leave it out")
-        return None
+def _bounded(
+    schedule: Schedule, values: Values, given: list[str], report: Report
+) -> Schedule | None:
     bounds = {key: _instant(values[key], key, report) for key in given}
-    if not given or None in bounds.values():
-        return None if given else schedule
+    if None in bounds.values():
+        return None
     try:
         return Bounded(schedule, **bounds)
     except ScheduleError as error:

@@ -144,6 +144,8 @@ def _table(fields: Mapping[str, Schema], *required: str) -> Schema:
 
 _TEXT = _after(_not_empty)
 _ONE, _LIST = "<one>", "<list>"
+_NAME, _WINDOW = "<name>", "<window>"
+_SHAPES = frozenset({_ONE, _LIST, _NAME, _WINDOW})
 """Which of two shapes a value has; no part of a key's name."""
 
 
@@ -187,6 +189,11 @@ WINDOW: Mapping[str, Schema] = {
     "region": _TEXT,
     "timezone": _TEXT,
 }
+
+_BLACKOUT = cs.tagged_union_schema(
+    {_NAME: _JOB, _WINDOW: _table(WINDOW)},
+    discriminator=lambda value: _NAME if isinstance(value, str) else _WINDOW,
+)
 
 _SHORTEST_RETENTION_NS = 3600 * NS_PER_S
 """A late copy of a claim must find its slot's row."""
@@ -244,6 +251,8 @@ FENCE_TARGET: Mapping[str, Schema] = {
 _MOST_URGENT = 1_000_000
 """The bound on a priority, either way."""
 
+BLACKOUT: Mapping[str, Schema] = {"name": _JOB, **WINDOW}
+
 GROUP: Mapping[str, Schema] = {"name": _JOB, "max_parallel": _whole(1, 100_000)}
 
 JOB: Mapping[str, Schema] = {
@@ -298,7 +307,7 @@ JOB: Mapping[str, Schema] = {
     "retry_exit_codes": _texts(_whole(1, 255)),
     "retry_budget": _whole(1, 100_000),
     "jitter": _DURATION,
-    "blackout": _one_or_more(_table(WINDOW)),
+    "blackout": _one_or_more(_BLACKOUT),
     "delivery": _one_of(*Delivery),
     "on_lost_leadership": _one_of(*OnLostLeadership),
     "isolation": _one_of(*Isolation),
@@ -313,7 +322,7 @@ _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIO
 _JOB_TABLE = SchemaValidator(_table(JOB, "name"))
 
 
-_LISTS = ("job", "group", "fence_target", "notify")
+_LISTS = ("job", "group", "blackout", "fence_target", "notify")
 """Tables that are written with two brackets."""
 
 
@@ -353,6 +362,11 @@ def validate_group(table: object, index: int) -> tuple[dict[str, Any], list[Prob
     return _validate(SchemaValidator(_table(GROUP, *GROUP)), table, ("group", index))
 
 
+def validate_blackout(table: object, index: int) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of one [[blackout]] table."""
+    return _validate(SchemaValidator(_table(BLACKOUT, "name")), table, ("blackout", index))
+
+
 def validate_target(table: object, index: int) -> tuple[dict[str, Any], list[Problem]]:
     """The values of one [[fence_target]] table."""
     at: KeyPath = ("fence_target", index)
@@ -380,7 +394,7 @@ def _validate(
 
 
 def _key(detail: Any) -> KeyPath:
-    return tuple(part for part in detail["loc"] if part not in {_ONE, _LIST})
+    return tuple(part for part in detail["loc"] if part not in _SHAPES)
 
 
 def _rule(detail: Any, at: KeyPath) -> str:
@@ -420,13 +434,16 @@ def _rule(detail: Any, at: KeyPath) -> str:
 def _absent(at: KeyPath) -> str:
     if at[0] == "group":
         return "is missing; a group needs a name and max_parallel"
+    if at[0] == "blackout":
+        return "is missing; a blackout needs a name"
     return "is missing; every job needs a name"
 
 
 def _siblings(detail: Any, at: KeyPath) -> Mapping[str, Schema]:
     """The keys that may stand where an unknown one was found."""
     if at[0] != "job":
-        return {"notify": NOTIFY, "group": GROUP, **SECTIONS}[str(at[0])]
+        lists = {"notify": NOTIFY, "group": GROUP, "blackout": BLACKOUT}
+        return {**lists, **SECTIONS}[str(at[0])]
     inner = {"limits": LIMITS, "blackout": WINDOW}
     return inner.get(detail["loc"][0], JOB) if len(detail["loc"]) > 1 else JOB
 

@@ -81,7 +81,13 @@ async def with_code_jobs(config: Config) -> tuple[Config, tuple[str, ...]]:
     """
     targets = [job.spec.target for job in config.jobs if isinstance(job.spec, PythonSpec)]
     described = await describe(config.modules, cwd=config.base, targets=targets)
-    more = build_jobs(described.jobs, where="@job", base=config.base, fleet=config.fleet)
+    more = build_jobs(
+        described.jobs,
+        where="@job",
+        base=config.base,
+        fleet=config.fleet,
+        blackouts=config.blackouts,
+    )
     return merge_jobs(config, more), described.handlers
 
 

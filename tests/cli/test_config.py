@@ -126,7 +126,36 @@ BAD = {
     ),
     "interval too short": (JOB + 'every = "50ms"\n' + RUNS, ["must be at least 100ms"]),
     "time without zone": (JOB + "at = 2030-01-01T09:00:00\n" + RUNS, ["a time with its zone"]),
-    "two schedules": (JOB + DAILY + 'every = "5s"\n' + RUNS, ["has cron and every; keep one"]),
+    "a zone without a cron": (
+        JOB + 'every = "5s"\nat = 2030-01-01T00:00:00Z\ntimezone = "Europe/Paris"\n' + RUNS,
+        ["goes with cron only, not with every and at"],
+    ),
+    "one of several kinds": (JOB + DAILY + 'at = "soon"\n' + RUNS, ['at = "soon"', "its zone"]),
+    "a blackout that nobody defined": (
+        JOB + DAILY + RUNS + 'blackout = ["frieze"]\n[[blackout]]\nname = "freeze"\ndays = "mon"',
+        [':5: [[job]] "digest" blackout', '"frieze": no [[blackout]] has', "did you mean freeze?"],
+    ),
+    "a blackout where none is defined": (
+        JOB + DAILY + RUNS + 'blackout = "freeze"', ["define it: [[blackout]], name and times"],
+    ),
+    "a blackout without a name": (
+        '[[blackout]]\ndays = "mon"', [":1: [[blackout]] number 1 name: is missing; a blackout"],
+    ),
+    "a named blackout without a time": (
+        '[[blackout]]\nname = "x"\ntimezone = "UTC"', [":1: [[blackout]] number 1: says no time"],
+    ),
+    "blackouts of one name": (
+        2 * '[[blackout]]\nname = "x"\ndays = "mon"\n', [":5:", "another blackout has this name"],
+    ),
+    "a wrong blackout that is used": (
+        '[[blackout]]\nname = "x"\ndays = "fry"\n' + JOB + DAILY + RUNS + 'blackout = "x"',
+        [":1: [[blackout]] number 1: day-of-week 'FRY'"],
+    ),
+    "unknown key of a blackout": (
+        '[[blackout]]\nname = "x"\ndays = "mon"\nregoin = "BY"', ["did you mean region?"],
+    ),
+    "blackout as a section": ('[blackout]\nname = "x"', ["must be written [[blackout]]"]),
+    "a number for a blackout": (JOB + DAILY + RUNS + "blackout = [3]", ["must be a table"]),
     "one of several expressions": (
         JOB + 'cron = ["0 9 * * *", "0 22-2 * * *"]\n' + RUNS,
         [':3: [[job]] "digest" cron', '"0 22-2 * * *": hour', "write 22-23,0-2"],
@@ -463,6 +492,17 @@ def test_every_key_of_retries_arrives() -> None:
 
 # what the table says | the digest of the schedule
 SCHEDULES = {
+    'cron = "@daily"\nevery = "1h"\nat = "2030-01-01T09:00:00Z"': (
+        "at 2030-01-01T09:00:00+00:00 | cron 0 0 * * * UTC"
+        " | every 3600000000us from 1970-01-01T00:00:00+00:00"
+    ),
+    'every = "1h"\nat = 2030-01-01T09:00:00Z\nend = 2029-01-01T00:00:00Z': (
+        "at 2030-01-01T09:00:00+00:00 | every 3600000000us from 1970-01-01T00:00:00+00:00"
+        " to 2029-01-01T00:00:00+00:00"
+    ),
+    'cron = "@daily"\nend = 2030-01-03T00:00:00Z': (
+        "cron 0 0 * * * UTC to 2030-01-03T00:00:00+00:00"
+    ),
     'cron = ["@daily", "30 12 * * *"]': "cron 0 0 * * * UTC | cron 30 12 * * * UTC",
     'cron = ["@daily"]': "cron 0 0 * * * UTC",
     'cron = "H H * * *"': "cron 6 5 * * * UTC",
@@ -480,6 +520,46 @@ SCHEDULES = {
         " from 2030-01-01T00:30:00+00:00 to 2030-01-03T00:00:00+00:00"
     ),
 }
+
+
+NAMED = """
+[[blackout]]
+name = "freeze"
+from = 2026-12-20T00:00:00Z
+to = 2027-01-02T00:00:00Z
+
+[[blackout]]
+name = "office"
+days = "mon-fri"
+from = "09:00"
+to = "17:00"
+"""
+
+
+def test_a_blackout_is_defined_once_and_used_by_name_beside_those_in_line() -> None:
+    named = 'timezone = "Europe/Berlin"\nblackout = ["freeze", { days = "sun" }, "office"]\n'
+    inline = 'timezone = "Europe/Berlin"\nblackout = [\n'
+    inline += '{ from = "2026-12-20T00:00:00Z", to = "2027-01-02T00:00:00Z" }, { days = "sun" },\n'
+    inline += '{ days = "mon-fri", from = "09:00", to = "17:00" }]\n'
+    used, meant = read(JOB + DAILY + RUNS + named + NAMED), read(JOB + DAILY + RUNS + inline)
+    assert used.jobs[0].blackout is not None
+    assert meant.jobs[0].blackout is not None
+    at = datetime(2026, 11, 30, tzinfo=UTC)
+    for hours in range(0, 24 * 40, 3):
+        then = at + timedelta(hours=hours)
+        assert used.jobs[0].blackout.until(then) == meant.jobs[0].blackout.until(then)
+    (one,) = read(JOB + DAILY + RUNS + 'blackout = "freeze"\n' + NAMED).jobs
+    assert one.blackout is not None
+    assert read(NAMED).digest != read("").digest
+
+
+def test_a_job_of_code_uses_the_blackouts_of_the_file() -> None:
+    table = {"name": "x", "every": "5s", "python": "a.b:c", "blackout": ["freeze"]}
+    named = read(NAMED).blackouts
+    (job,) = build_jobs([table], where="@job", base=Path(), blackouts=named)
+    assert job.blackout is not None
+    with pytest.raises(ConfigError, match="no \\[\\[blackout\\]\\] has this name"):
+        build_jobs([table], where="@job", base=Path())
 
 
 @pytest.mark.parametrize(("keys", "digest"), SCHEDULES.items())
