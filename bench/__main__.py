@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import history, ledger, line, measure
+from bench import history, hostile, inline, ledger, line, measure
 from bench.cuts import cuts
 from bench.figures import Figure, Skipped
 from bench.load import load
@@ -51,6 +51,10 @@ class Bench:
             "phantoms": self.phantoms,
             "cuts": self.cuts,
             "alignment": self.alignment,
+            "inline": self.inline,
+            "boundary": self.boundary,
+            "starts": self.starts,
+            "hostile": self.hostile,
             "load": self.load,
             "history": self.history,
             "takeover": self.takeover,
@@ -126,6 +130,26 @@ class Bench:
 
     async def alignment(self) -> Sequence[Measured]:
         return await measure.alignment(self._place("alignment"), self._options.minutes)
+
+    async def inline(self) -> Sequence[Measured]:
+        return await inline.crowd(self._place("inline"), self._options.seconds)
+
+    async def boundary(self) -> Sequence[Measured]:
+        seconds = 2 * self._options.seconds
+        small = self._place("boundary")
+        figures = await inline.boundary(small, seconds, name="SQLite", targets=(0.8, 2))
+        with _postgres() as url:
+            if url is None:
+                return [*figures, Skipped("boundary, Postgres", "no Postgres binaries found")]
+            place = self._place("boundary-postgres", ledger=url)
+            more = await inline.boundary(place, seconds, name="Postgres", targets=(1.3, 3))
+        return [*figures, *more]
+
+    async def starts(self) -> Sequence[Measured]:
+        return await inline.starts(self._place("starts"), self._options.seconds)
+
+    async def hostile(self) -> Sequence[Measured]:
+        return await hostile.hostile(self._place("hostile"))
 
     async def load(self) -> Sequence[Measured]:
         return await asyncio.to_thread(load, self._place("load").folder)
@@ -248,6 +272,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=2, help="of ticking on each side, of idling"
     )
+    parser.add_argument("--seconds", type=int, default=10, help="of inline and python jobs")
     parser.add_argument("--candidates", type=int, default=200, help="in the line of `crowd`")
     parser.add_argument("--rows", type=int, default=1_000_000, help="slots of `history`")
     parser.add_argument("--markdown", action="store_true", help="print the README's table")

@@ -63,10 +63,15 @@ class Place:
         return self.folder / "cron-leader.toml"
 
 
+def write_config(place: Place, jobs: Sequence[str], *, ttl_s: int = TTL_S) -> None:
+    """The configuration of a fleet at `place` with these tables."""
+    head = _HEAD.format(name=place.name, ttl=ttl_s, endpoint=place.endpoint, ledger=place.ledger)
+    place.config.write_text(head + "".join(jobs))
+
+
 @asynccontextmanager
 async def fleet(place: Place, jobs: Sequence[str], *, ttl_s: int = TTL_S) -> AsyncIterator[Fleet]:
     """A fleet with these jobs and no node yet."""
-    head = _HEAD.format(name=place.name, ttl=ttl_s, endpoint=place.endpoint, ledger=place.ledger)
-    place.config.write_text(head + "".join(jobs))
+    write_config(place, jobs, ttl_s=ttl_s)
     async with Fleet(place.config) as running:
         yield running
