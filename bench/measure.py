@@ -172,7 +172,7 @@ async def frozen(place: Place, times: int, *, told: Callable[[int], None]) -> li
         lead = await both(nodes)
         await asyncio.sleep(1.5)
         for done in range(times):
-            stood = nodes.freeze(lead.node)
+            stood = await nodes.freeze_between_writes(lead.node, place.folder / "ledger.db")
             started = nodes.timeline.last("node.started", node=lead.node)
             assert started is not None
             runs = runs_below(started.fields["supervisor_pid"], started.fields["pid"])

@@ -40,6 +40,16 @@ class SystemClock:
         return time.clock_gettime_ns(_BOOT)
 
 
+_PHASE_NS = int.from_bytes(os.urandom(8), "big")
+
+
+def next_beat(now_ns: int, period_ns: int, phase_ns: int = _PHASE_NS) -> int:
+    """The first instant after now_ns, at most a period away, at which this process does whatever it
+    does at that period: what is idle wakes once for all of it. phase_ns: which instants those are
+    is drawn per process, so that many on one machine do not wake together."""
+    return now_ns + period_ns - (now_ns - phase_ns) % period_ns
+
+
 class WallTimer:
     """Calls on_fire once the wall clock has reached the time set, and never before.
 

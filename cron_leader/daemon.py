@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cron_leader import __version__
-from cron_leader.clock import Clock, WallTimer
+from cron_leader.clock import Clock, WallTimer, next_beat
 from cron_leader.config import Config, check_margin
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import Pool
@@ -59,8 +59,8 @@ ALIVE_NS = NS
 """The supervisor is told no more often than this that the loop comes round."""
 AFTER_YOU = 10
 """What a process that ends adds to its niceness: its successor may need the same processors."""
-IDLE_NS = 2 * NS
-"""The loop comes round at least this often, and six times in a TTL."""
+IDLE_NS = 4 * NS
+"""The loop comes round at least this often, and three times in a TTL."""
 RECORD_S = 0.5
 """What leaving waits for etcd to take what it is to remember of our raise."""
 REHEARSE_AFTER_S = 0.1
@@ -314,13 +314,13 @@ class Daemon:
     def _arm(self) -> None:
         """Wake when the core asks, and often enough that a stuck loop shows."""
         self._timer.set(self._node.wake_wall())
-        longest_ns = min(self._config.lease.ttl_ns // 6, IDLE_NS)
-        at_ns = self._node.wake_boot_ns()
-        in_ns = longest_ns if at_ns is None else min(at_ns - self._clock.boot_ns(), longest_ns)
+        now_ns, at_ns = self._clock.boot_ns(), self._node.wake_boot_ns()
+        due_ns = next_beat(now_ns, min(self._config.lease.ttl_ns // 3, IDLE_NS))
+        if at_ns is not None:
+            due_ns = max(min(at_ns, due_ns), now_ns)
         if self._boot_timer is not None:
             self._boot_timer.cancel()
-        due_ns = self._clock.boot_ns() + max(in_ns, 0)
-        self._boot_timer = self._loop.call_later(max(in_ns, 0) / NS, self._wake_late, due_ns)
+        self._boot_timer = self._loop.call_later((due_ns - now_ns) / NS, self._wake_late, due_ns)
 
     def _wake_late(self, due_ns: int) -> None:
         """The boot timer's: how late it is says how late everything in this loop is."""

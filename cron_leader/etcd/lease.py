@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cron_leader.clock import Clock
+from cron_leader.clock import Clock, next_beat
 from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import LeaseNotFound
@@ -44,7 +44,11 @@ async def measure_election_timeout(etcd: Etcd) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is asked of a lease. id: drawn by us. ttl_ns: whole seconds."""
+    """What is asked of a lease.
+
+    id: drawn by us. ttl_ns: whole seconds. renew_ns: from one renewal to the next; the first comes
+    sooner.
+    """
 
     id: int
     ttl_ns: int
@@ -131,7 +135,7 @@ class Lease:
     async def _until_due(self) -> None:
         """Wait for the next renewal's time, and beyond it for the process to be well."""
         while True:
-            wait_ns = self._sent_ns + self._terms.renew_ns - self._clock.boot_ns()
+            wait_ns = next_beat(self._sent_ns, self._terms.renew_ns) - self._clock.boot_ns()
             if wait_ns <= 0 and self._may_renew():
                 return
             await asyncio.sleep(max(wait_ns, self._terms.renew_ns // 8) / NS)

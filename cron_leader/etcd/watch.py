@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from cron_leader.clock import Clock
+from cron_leader.clock import Clock, next_beat
 from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.lease import NS
@@ -33,7 +33,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """ask_ns: pause between questions; silence_ns: longest wait for a reply; open_s: to begin."""
+    """ask_ns: longest pause between questions; silence_ns: longest wait for a reply; open_s: to
+    begin."""
 
     ask_ns: int
     silence_ns: int
@@ -134,7 +135,7 @@ class KeyWatch:
             raise self._silent(stream) from None
         except (EtcdUnavailable, EtcdRefused) as error:
             raise WatchEnded("lost", str(error)) from None
-        self._next_ask_ns = self._clock.boot_ns() + self._patience.ask_ns
+        self._next_ask_ns = next_beat(self._clock.boot_ns(), self._patience.ask_ns)
 
     def _take(self, reply: Any) -> None:
         """Look at `canceled` first: a refused watch is `created` and `canceled` at once."""
@@ -156,7 +157,7 @@ class KeyWatch:
         if now_ns < self._next_ask_ns:
             return
         self._asked.append(now_ns)
-        self._next_ask_ns = now_ns + self._patience.ask_ns
+        self._next_ask_ns = next_beat(now_ns, self._patience.ask_ns)
         request = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
         try:
             await stream.send(request, timeout_s=self._patience.open_s)
