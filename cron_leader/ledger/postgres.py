@@ -47,6 +47,7 @@ from cron_leader.ledger.guarded import (
     refusal_of,
     refusal_of_raise,
 )
+from cron_leader.ledger.pg_older import end_older, push_past, until_known
 from cron_leader.ledger.pg_sessions import Connection, Sessions
 from cron_leader.ledger.sql import Dialect, Params, queries, to_time
 from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal, take_at_once
@@ -61,33 +62,10 @@ OPEN_S = 30.0
 RAISE_S = 60.0
 """The longest wait for the lock of a raise; the caller's patience is shorter."""
 
-LOOK_S = 0.1
-"""After this long without an answer another connection looks whether the ledger is alive."""
-
-PATIENCE_S = 0.1
-"""After this long more, and then each time, a raise or a settlement that waits ends the backends of
-older terms."""
-
 FROZEN_S = 5.0
 """A transaction of ours whose client froze is ended by the server after this, if a lease's TTL is
 not given: while it waits for our next statement, and while it cannot send its answer, when no
 statement timeout is heeded."""
-
-_END_OLDER = """
-SELECT a.pid, pg_terminate_backend(a.pid) AS ended
-FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid
-WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
-    AND CASE WHEN a.application_name ~ %(pattern)s
-        THEN split_part(a.application_name, ':', 3)::numeric < coalesce(%(fence)s::bigint,
-            %(revision)s + coalesce((
-                SELECT f."offset" FROM cron_leader_fence AS f WHERE f.election = %(election)s), 0))
-        ELSE false END
-    AND a.application_name <> %(own)s
-    AND (pg_has_role(a.usesysid, 'MEMBER') OR pg_has_role('pg_signal_backend', 'MEMBER'))
-    AND (NOT r.rolsuper OR (SELECT m.rolsuper FROM pg_roles AS m WHERE m.rolname = current_user))
-"""
-"""Transactions of older terms of one election; the name is theirs for the transaction only. Those
-that our role may not end, or see, are left to the server's timeouts."""
 
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
@@ -199,8 +177,12 @@ class PostgresLedger(GuardedLedger):
     ) -> int | Refused:
         raising = asyncio.create_task(self._raise(candidate, now), name="ledger-raise")
         try:
-            await self._until_known(raising, waiting)
-            answer = await self._push_past(raising, candidate.election, revision=candidate.revision)
+            await until_known(raising, waiting, self._answers, within_s=WRITE_S)
+            answer = await push_past(
+                raising, lambda: self._end_older(candidate.election, revision=candidate.revision)
+            )
+        except TimeoutError:
+            raise LedgerUncertain(f"ledger {self._where}: no answer to the raise") from None
         finally:
             raising.cancel()
             await asyncio.gather(raising, return_exceptions=True)
@@ -208,50 +190,21 @@ class PostgresLedger(GuardedLedger):
             await self._record(refusal_of_raise(candidate, answer, now))
         return answer
 
-    async def _until_known(
-        self, raising: asyncio.Task[int | Refused], waiting: Callable[[], None]
-    ) -> None:
-        """Return once it is done, or is known to wait in a ledger that answers others."""
-        try:
-            async with asyncio.timeout(WRITE_S):
-                while not (await asyncio.wait({raising}, timeout=LOOK_S))[0]:
-                    if await self._answers():
-                        return waiting()
-        except TimeoutError:
-            raise LedgerUncertain(f"ledger {self._where}: no answer to the raise") from None
-
     async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
         """A run that froze inside a transaction of its own may hold the row of its slot."""
         settling = asyncio.create_task(super().settle(term, settlement), name="ledger-settle")
         try:
-            return await self._push_past(settling, term.election, fence=term.fence)
+            return await push_past(
+                settling, lambda: self._end_older(term.election, fence=term.fence)
+            )
         finally:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
 
-    async def _push_past(
-        self, waits: asyncio.Task[T], election: str, *, revision: int = 0, fence: int | None = None
-    ) -> T:
-        """The task's answer; whoever of the older terms may hold it up is ended again and again."""
-        while not (await asyncio.wait({waits}, timeout=PATIENCE_S))[0]:
-            await self._end_older(election, revision=revision, fence=fence)
-        return waits.result()
-
     async def _end_older(
         self, election: str, *, revision: int = 0, fence: int | None = None
     ) -> None:
-        """Have the server end the transactions below `fence`, or below what `revision` will be:
-        their clients froze, or are about to be refused. Best effort."""
-        params = {
-            "election": election,
-            "pattern": f"^cron_leader:{election}:[0-9]+$",
-            "revision": revision,
-            "fence": fence,
-            "own": fencing.application_name(election, revision if fence is None else fence),
-        }
-        with contextlib.suppress(CronLeaderError):
-            async with self._sessions.session(READ_S) as connection:
-                await _execute(connection, _END_OLDER, params)
+        await end_older(self._sessions, election, revision=revision, fence=fence)
 
     async def _answers(self) -> bool:
         with contextlib.suppress(CronLeaderError):

@@ -14,8 +14,11 @@ import psycopg
 import pytest
 
 from cron_leader import fencing
+from cron_leader.config import FenceTarget
 from cron_leader.core.model import Claim
+from cron_leader.fencing.ddl import target_ddl
 from cron_leader.ledger import Ledger, open_ledger, postgres
+from cron_leader.ledger.targets import Targets
 from tests.ledger.kit import ELECTION, T0, Lab, Leader, settlement, slot, soon
 from tests.pg_kit import Postgres
 
@@ -207,6 +210,40 @@ async def test_a_role_that_may_end_nobody_waits_for_the_server_to_end_the_holder
     finally:
         server.run("DROP OWNED BY successor", database="ready")
         server.run("DROP ROLE successor")
+
+
+@pytest.fixture
+def reports(server: Postgres) -> Iterator[str]:
+    """A fence target: it has the fence and the guard, and tables of its own."""
+    with server.database() as url:
+        with psycopg.connect(url, autocommit=True) as db:
+            for statement in target_ddl(lite=False):
+                db.execute(statement)
+            db.execute("CREATE TABLE cron_leader_job (job text, paused_why text)")
+            db.execute("CREATE TABLE cron_leader_slot (run_id text)")
+            db.execute("INSERT INTO cron_leader_job VALUES ('job', NULL)")
+        yield url
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["before", "after"])
+async def test_a_holder_frozen_in_a_target_delays_no_raise_or_is_ended_by_it(
+    pglab: Lab, reports: str, guarded: bool
+) -> None:
+    old, waits = Leader(await pglab.ledger(), pglab.candidate("a")), Waits()
+    targets = Targets([FenceTarget("reports", reports)])
+    try:
+        assert await targets.raise_fence(old.candidate, old.fence, T0, waiting=waits) is None
+        with frozen_holder(reports, old, guarded=guarded, frozen_s=3.0) as holder:
+            c = pglab.candidate("b")
+            raising = targets.raise_fence(c, c.revision, T0, waiting=waits)
+            assert await soon(raising) is None
+            assert waits.told == guarded
+            holder.send_signal(signal.SIGCONT)
+            ended = holder.communicate("go\n")[0]
+        # Before it, nobody waited; it never asked the guard, which would have refused it.
+        assert ended == ("AdminShutdown\n" if guarded else "committed\n")
+    finally:
+        await targets.close()
 
 
 WORKERS = 32
