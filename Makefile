@@ -22,7 +22,7 @@ WORKERS = 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test lint bench bench-full chaos model clean
+.PHONY: help demo test lint options bench bench-full chaos model clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ lint: $(VENV)/.dev ## ruff, formatting, mypy --strict
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+options: $(VENV)/.test ## the table of a job's options in docs/jobs.md, made anew
+	$(BIN)/python -m tests.docs.options_table --write
 
 bench: $(VENV)/.test ## the figures of the README, measured here
 	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)

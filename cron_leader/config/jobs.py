@@ -136,13 +136,13 @@ def _check_retries(values: Values, spec: RunnableSpec | None, report: Report) ->
 
 def _options(values: Values, base: Path) -> dict[str, Any]:
     """Keyword arguments of Job for the keys that are there; Job has the defaults."""
-    readers = _readers(base)
-    given = ((*readers[key], value) for key, value in values.items() if key in readers)
+    of_key = readers(base)
+    given = ((*of_key[key], value) for key, value in values.items() if key in of_key)
     return {name: read(value) for name, read, value in given if value is not None}
 
 
 @lru_cache(maxsize=1)
-def _readers(base: Path) -> Mapping[str, tuple[str, Callable[[Any], object]]]:
+def readers(base: Path) -> Mapping[str, tuple[str, Callable[[Any], object]]]:
     """For each key the field of Job, and how it is read; made once, for a file has 100,000 jobs."""
     return {
         "timeout": ("timeout_s", _seconds),

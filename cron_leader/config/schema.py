@@ -34,8 +34,10 @@ from cron_leader.core.schedule import DstFold, DstGap
 Schema = cs.CoreSchema
 
 
-def _after(parse: Callable[[str], object]) -> Schema:
-    return cs.no_info_after_validator_function(parse, cs.str_schema(strict=True))
+def _after(parse: Callable[[str], object], shown: str = "text") -> Schema:
+    """Text that a function reads. shown: what it is, in the table of options."""
+    text = cs.str_schema(strict=True)
+    return cs.no_info_after_validator_function(parse, text, metadata={"is": shown})
 
 
 def _no_nul(text: str) -> str:
@@ -62,7 +64,7 @@ def _at_least(least_ns: int, rule: str) -> Schema:
             raise ValueError(rule)
         return ns
 
-    return _after(check)
+    return _after(check, f"duration, {rule.removeprefix('must be ')}")
 
 
 def _not_empty(text: str) -> str:
@@ -157,7 +159,7 @@ def _one_or_more(item: Schema) -> Schema:
 
 
 _TEXT_OR_TEXTS = _one_or_more(_TEXT)
-_DURATION = _after(parse_duration)
+_DURATION = _after(parse_duration, "duration")
 _POSITIVE = _at_least(1, "must be longer than 0s")
 _NODE = _matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,64}", "must be 1 to 64 characters without spaces")
 _FLEET = _matching(r"[a-z0-9-]{1,24}", "must be 1 to 24 of a-z, 0-9 and -")
@@ -193,6 +195,7 @@ WINDOW: Mapping[str, Schema] = {
 _BLACKOUT = cs.tagged_union_schema(
     {_NAME: _JOB, _WINDOW: _table(WINDOW)},
     discriminator=lambda value: _NAME if isinstance(value, str) else _WINDOW,
+    metadata={"is": "name or table"},
 )
 
 _SHORTEST_RETENTION_NS = 3600 * NS_PER_S
@@ -259,7 +262,7 @@ JOB: Mapping[str, Schema] = {
     "name": _JOB,
     "cron": _TEXT_OR_TEXTS,
     "every": _at_least(NS_PER_S // 10, "must be at least 100ms"),
-    "at": cs.any_schema(),
+    "at": cs.any_schema(metadata={"is": "time or list of times"}),
     "timezone": _TEXT,
     "anchor": cs.any_schema(),
     "start": cs.any_schema(),
@@ -299,7 +302,7 @@ JOB: Mapping[str, Schema] = {
     "priority": _whole(-_MOST_URGENT, _MOST_URGENT),
     "catchup": _one_of(*Catchup),
     "catchup_limit": _whole(1, 100_000),
-    "start_within": _after(_start_within),
+    "start_within": _after(_start_within, "duration, `none`"),
     "retries": _whole(0, 1_000),
     "backoff": _POSITIVE,
     "backoff_max": _POSITIVE,

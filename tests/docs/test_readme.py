@@ -15,10 +15,11 @@ import typer
 
 from cron_leader import events
 from cron_leader.cli.app import app
-from cron_leader.config import load, schema
+from cron_leader.config import load, options, schema
 from cron_leader.core.gate import CloseReason
 from cron_leader.core.standing import EndReason
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from tests.docs import options_table
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
 
 ALL = [block for page in PAGES for block in blocks(page)]
@@ -85,8 +86,19 @@ def test_a_configuration_shown_loads(block: Block, tmp_path: Path) -> None:
     load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x", "REPORTS_TOKEN": "x"})
 
 
-def test_every_key_of_a_job_is_in_the_guide() -> None:
-    assert _first_column(ROOT / "docs/guide.md", "Options of a job") == set(schema.JOB)
+def test_the_table_of_options_is_made_of_the_model_and_says_something_of_each() -> None:
+    assert options.JOB.keys() == schema.JOB.keys()
+    assert all(option.meaning for option in options.JOB.values())
+    page = options_table.PAGE.read_text(encoding="utf-8")
+    assert options_table.shown(page) == options.table(), "make options"
+    assert _first_column(options_table.PAGE, "Options of a job") == set(schema.JOB)
+
+
+def test_a_page_with_an_old_table_is_mended_and_one_without_marks_is_refused() -> None:
+    page = options_table.PAGE.read_text(encoding="utf-8")
+    assert options_table.mended(page.replace("| `name` |", "| `nmae` |")) == page
+    with pytest.raises(ValueError, match="marks"):
+        options_table.mended(page.replace(options_table.END, ""))
 
 
 def test_every_key_of_the_other_sections_is_in_the_guide() -> None:
