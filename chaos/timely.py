@@ -28,6 +28,7 @@ TAKES_NS = 2 * SECOND_NS
 """From the lease's end to an open gate: etcd's scan, the raise, the settlement, a lost packet."""
 DRAIN_NS = 15 * SECOND_NS
 """A node that is asked to stop has ended its runs by then."""
+_HANDS = frozenset({Fault.LEASE_REVOKE, Fault.KEY_DELETE, Fault.FOREIGN_PUT})
 _SLOW = frozenset(
     {
         Fault.CLOCK_STEP, Fault.CLOCK_DRIFT, Fault.CUT_LEDGER, Fault.CUT, Fault.CUT_IN,
@@ -83,7 +84,7 @@ def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
         quiet = not any(
             s.began_ns <= op.at_ns + TELLS_NS and s.healed_ns >= op.at_ns - 2 * ttl_ns
             for s in faults
-            if s.began_ns != op.at_ns
+            if s.fault not in _HANDS
         )
         by_ns = op.at_ns + (TELLS_NS if quiet else ttl_ns + TELLS_NS)
         for gate in found:
