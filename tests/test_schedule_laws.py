@@ -160,7 +160,7 @@ def test_no_slot_is_left_out_or_doubled_however_time_is_split_and_the_clock_step
     for step in steps:
         now += timedelta(seconds=step)
         top = max(top, now)
-        for one, since in agenda.pop_due(now):
+        for one, since, _ in agenda.pop_due(now):
             found = backlog(one, since, now, on_time=timedelta(0))
             assert found == backlog(one, since, now, on_time=timedelta(0))
             seen += planned(found, schedule)

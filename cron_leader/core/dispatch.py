@@ -37,6 +37,7 @@ from cron_leader.core.model import (
     Entry,
     Finish,
     Gap,
+    Isolation,
     Job,
     Origin,
     Overlap,
@@ -51,7 +52,7 @@ from cron_leader.core.model import (
     Term,
     WhenFull,
 )
-from cron_leader.core.plan import Agenda, backlog, held_to, start_of
+from cron_leader.core.plan import Agenda, Turn, backlog, held_to, is_punctual, start_of
 from cron_leader.core.retry import Budget, retry_at
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.waiting import Waiting
@@ -177,12 +178,17 @@ class Dispatch:
         due = self._agenda.pop_due(now.wall)
         for priority, found in groupby(_by_turn(due) if self._in_turn else due, _priority):
             self._take_waiting(now, sheet, least=priority)
-            for job, since in found:
-                self._fresh(job, since, now, sheet)
+            for turn in found:
+                self._fresh(turn, now, sheet)
         self._take_waiting(now, sheet)
         self._send(sheet, now)
 
-    def _fresh(self, job: Job, since: datetime, now: Now, sheet: _Sheet) -> None:
+    def _fresh(self, turn: Turn, now: Now, sheet: _Sheet) -> None:
+        """Of a thousand jobs at an instant almost all have one slot, on time: those cost little."""
+        job, since, only = turn
+        if only is not None and is_punctual(job, only, now.wall, ON_TIME):
+            self._due(job, SlotKey(job.name, only), now, sheet)
+            return
         past = backlog(job, since, now.wall, on_time=ON_TIME)
         sheet.entries += past.entries
         sheet.gaps += past.gaps
@@ -307,7 +313,10 @@ class Dispatch:
     def planned_to(self) -> datetime:
         """Every slot up to here is a row, or stands in the batch about to be sent."""
         assert self._planned is not None
-        return min((floor for floor, _ in self._floors.values()), default=self._planned)
+        if not self._floors:
+            return self._planned
+        floor, _ = next(iter(self._floors.values()))  # none of a later batch is lower
+        return floor
 
     def under_way(self) -> tuple[Run, ...]:
         """The runs of this term that were told to go and whose end is not known."""
@@ -321,12 +330,16 @@ class Dispatch:
     @property
     def unanswered_ns(self) -> int | None:
         """Since when (boot clock) the oldest write of this term waits for the ledger's answer."""
-        asked = [since_ns for _, since_ns in self._floors.values()]
-        return min((*asked, *self._ends.values()), default=None)
+        batch = next(iter(self._floors.values()), None)  # they were asked in this order
+        end_ns = next(iter(self._ends.values()), None)
+        if batch is None or end_ns is None:
+            return end_ns if batch is None else batch[1]
+        return min(batch[1], end_ns)
 
     # ------------------------------------------------------------------ answers of the ledger
 
-    def on_batch(self, batch: Batch, answer: Taken, now: Now, *, gate_open: bool) -> None:
+    def on_batch(self, batch: Batch, answer: Taken, now: Now, *, deadline_ns: int | None) -> None:
+        """deadline_ns: of the gate, None if it is closed."""
         self._floors.pop(batch, None)
         self.acknowledged(batch.planned_to)
         for entry in batch.entries:
@@ -336,7 +349,7 @@ class Dispatch:
         for claim in batch.claims:
             if claim.run_id in answer.paused:
                 self._out.append(_ended(Entry(claim.slot, State.SKIPPED, Reason.PAUSED)))
-            self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, gate_open)
+            self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, deadline_ns)
 
     def _recorded(self, entry: Entry) -> None:
         if entry.state is State.DUE:
@@ -344,7 +357,7 @@ class Dispatch:
         else:
             self._out.append(_ended(entry))
 
-    def _claimed(self, run_id: str, attempt: int | None, now: Now, gate_open: bool) -> None:
+    def _claimed(self, run_id: str, attempt: int | None, now: Now, deadline_ns: int | None) -> None:
         flight = self.flights.get(run_id)
         if flight is None:
             return
@@ -353,11 +366,18 @@ class Dispatch:
             return
         run = flight.run
         flight.run = Run(run_id, run.slot, attempt, run.term, run.job, run.put_backs)
-        if gate_open:
+        if deadline_ns is None:
+            self._put_back(flight, now)
+        elif run.job.isolation is Isolation.INLINE:  # there is no process to be prepared
+            self._start(flight, deadline_ns)
+        else:
             self._move(flight, Stage.PREPARING)
             self._out.append(Prepare(flight.run))
-        else:
-            self._put_back(flight, now)
+
+    def _start(self, flight: Flight, deadline_ns: int) -> None:
+        self._move(flight, Stage.STARTING)
+        self._out.append(Go(flight.run, deadline_ns))
+        self._give_way(flight.run.job)
 
     def on_put_back(self, run_id: str, *, changed: bool, now: Now) -> None:
         flight = self.flights.get(run_id)
@@ -396,9 +416,7 @@ class Dispatch:
         if deadline_ns is None or not self._current(flight):
             self._out.append(Drop(run_id))
             return
-        self._move(flight, Stage.STARTING)
-        self._out.append(Go(flight.run, deadline_ns))
-        self._give_way(flight.run.job)
+        self._start(flight, deadline_ns)
 
     def on_not_started(self, run_id: str, now: Now) -> None:
         flight = self.flights.get(run_id)
@@ -526,6 +544,9 @@ class Dispatch:
         return not self._full() and self._group_has_room(job)
 
     def _move(self, flight: Flight, stage: Stage) -> None:
+        if flight.stage in ACTIVE and stage in ACTIVE:
+            flight.stage = stage
+            return
         self._count(flight, -1)
         flight.stage = stage
         self._count(flight, 1)
@@ -583,18 +604,19 @@ _OVERLAPPED = {Overlap.SKIP: Reason.OVERLAP, Overlap.ALLOW: Reason.LIMIT}
 """Where a slot at its own time that finds no place beside its job's runs is skipped, and why."""
 
 
-def _by_turn(due: Iterable[tuple[Job, datetime]]) -> list[tuple[Job, datetime]]:
+def _by_turn(due: Iterable[Turn]) -> list[Turn]:
     """By priority, the groups of one in rotation; else as it was."""
     before: Counter[tuple[int, str]] = Counter()
     ranked = []
-    for order, (job, since) in enumerate(due):
-        ranked.append((-job.priority, before[job.priority, job.group], order, job, since))
+    for order, turn in enumerate(due):
+        job = turn.job
+        ranked.append((-job.priority, before[job.priority, job.group], order, turn))
         before[job.priority, job.group] += 1
-    return [(job, since) for *_, job, since in sorted(ranked, key=lambda each: each[:3])]
+    return [turn for *_, turn in sorted(ranked, key=lambda each: each[:3])]
 
 
-def _priority(due: tuple[Job, datetime]) -> int:
-    return due[0].priority
+def _priority(due: Turn) -> int:
+    return due.job.priority
 
 
 def _is_jittered(job: Job, row: DueRow) -> bool:

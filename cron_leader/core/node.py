@@ -66,6 +66,7 @@ class Node:
         """draw: 128 random bits as 32 hex digits, for nonces, leases and run ids."""
         self._election, self._name, self._jobs = election, name, jobs
         self._limits, self._draw = limits, draw
+        self._jump = timedelta(microseconds=limits.margin_ns // 2000)
         self._out: list[Effect] = []
         self._dispatch = Dispatch(limits.pool, draw=draw, out=self._out)
         self.phase = Phase.OUT
@@ -126,7 +127,11 @@ class Node:
         return self.gate.closed(boot_ns) if self.term is not None else CloseReason.NOT_RAISED
 
     def _open(self) -> bool:
-        return self.closed(self._now.boot_ns) is None
+        return self.term is not None and self.gate.closed(self._now.boot_ns) is None
+
+    def _gate_ns(self) -> int | None:
+        """The deadline of the gate; None: it is closed."""
+        return self.gate.deadline_ns if self._open() else None
 
     def _do(self, effect: Effect) -> None:
         self._out.append(effect)
@@ -141,7 +146,7 @@ class Node:
         offset = now.wall - EPOCH - timedelta(microseconds=now.boot_ns // 1000)
         if self._offset is not None and self._nonce is not None:
             jump = offset - self._offset
-            if abs(jump) > timedelta(microseconds=self._limits.margin_ns // 2000):
+            if abs(jump) > self._jump:
                 self._jumped(jump)
         self._offset = offset
         if self._in_term() and self._due(self.gate.deadline_ns):
@@ -153,10 +158,11 @@ class Node:
     def _look_at_patience(self) -> None:
         """A leader that cannot tick gives the post up after one TTL: without its ledger (heartbeats
         may be answered though claims are not), its supervisor, its watch, or the right time."""
-        for since_ns, reason in self._patience():
-            if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
-                self._end(reason)
-                return
+        if self._due(self._patience_ends_ns()):
+            for since_ns, reason in self._patience():
+                if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
+                    self._end(reason)
+                    return
 
     def _patience(self) -> tuple[tuple[int | None, EndReason], ...]:
         """What has kept the leader from its work, since when, and what ends the term for it."""
@@ -166,6 +172,11 @@ class Node:
             (self._silent_ns, EndReason.SUPERVISOR_GONE),
             (self._shut_ns, EndReason.RESIGNED),
         )
+
+    def _patience_ends_ns(self) -> int | None:
+        """With the first of these; None: nothing keeps the leader from its work."""
+        since = [since_ns for since_ns, _ in self._patience() if since_ns is not None]
+        return min(since) + self._limits.ttl_ns if since else None
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
@@ -222,8 +233,7 @@ class Node:
     def _on_runner(self, event: m.Prepared | m.Started | m.NotStarted | m.RunEnded) -> None:
         match event:
             case m.Prepared(run_id):
-                deadline_ns = self.gate.deadline_ns if self._open() else None
-                self._dispatch.on_prepared(run_id, deadline_ns=deadline_ns)
+                self._dispatch.on_prepared(run_id, deadline_ns=self._gate_ns())
             case m.Started(run_id, at):
                 self._dispatch.on_started(run_id, at)
             case m.NotStarted(run_id, _):
@@ -284,7 +294,8 @@ class Node:
             case m.BatchAnswered(_, batch, answer):
                 if self._held(answer):
                     assert isinstance(answer, Taken)
-                    self._dispatch.on_batch(batch, answer, self._now, gate_open=self._open())
+                    gate_ns = self._gate_ns()
+                    self._dispatch.on_batch(batch, answer, self._now, deadline_ns=gate_ns)
             case m.HeartbeatAnswered(_, answer, asked, sent_ns):
                 self._on_heartbeat(answer, asked, sent_ns)
             case m.PutBackAnswered(_, run_id, answer):
@@ -784,7 +795,7 @@ class Node:
 
     def wake_boot_ns(self) -> int | None:
         """When the boot clock next brings something to do."""
-        return min((at for at in self._alarms() if at is not None), default=None)
+        return min([at for at in self._alarms() if at is not None], default=None)
 
     def _alarms(self) -> list[int | None]:
         match self.phase:
@@ -807,11 +818,10 @@ class Node:
                 return []
 
     def _term_alarms(self) -> list[int | None]:
-        ttl_ns = self._limits.ttl_ns
         return [
             self.gate.deadline_ns,
             self._verify_ns if self.gate.jumped_ns is not None else None,
-            *(None if since_ns is None else since_ns + ttl_ns for since_ns, _ in self._patience()),
+            self._patience_ends_ns(),
         ]
 
     def _leading_alarms(self) -> list[int | None]:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cron_leader.core.blackout import Stretch, stretches
 from cron_leader.core.model import Catchup, DueRow, Entry, Gap, Job, Origin, Reason, SlotKey, State
@@ -60,8 +60,6 @@ def backlog(
     missed as late, whatever the policy. Of the rest, `latest` keeps the newest and `all` the newest
     `catchup_limit`; `none` keeps what is at most `on_time` old.
     """
-    if lost_to is None and pause is None and (at := _punctual(job, since, now, on_time)):
-        return Backlog((at,))
     span = _Span(job, pause)
     lost = Backlog()
     if lost_to is not None and since < lost_to:
@@ -114,21 +112,6 @@ def renamed(found: Backlog, name: str) -> Backlog:
         Gap(name, gap.first, gap.last, gap.slots, gap.reason, gap.state) for gap in found.gaps
     )
     return Backlog(found.due, entries, gaps)
-
-
-def _punctual(job: Job, since: datetime, now: datetime, on_time: timedelta) -> datetime | None:
-    """The one slot of (since, now], if it is on time; None: all of it must be looked at.
-
-    It is the usual case, of a thousand jobs at an instant, and the policies agree on it.
-    """
-    at = job.schedule.next_after(since)
-    if at is None or at > now or job.blackout is not None:
-        return None
-    late, limit_s = now - at, job.start_within_s
-    if late > on_time or (limit_s is not None and late > timedelta(seconds=limit_s)):
-        return None
-    second = job.schedule.next_after(at)
-    return at if second is None or second > now else None
 
 
 def _fresh_from(job: Job, since: datetime, now: datetime) -> datetime:
@@ -236,6 +219,23 @@ def _without_run(job: Job, part: _Part, reason: Reason | None) -> Backlog:
     return Backlog(entries=tuple(Entry(SlotKey(job.name, at), state, why) for at in times))
 
 
+class Turn(NamedTuple):
+    """A job with slots in (since, the instant asked for]. only: the one slot, if there is but one;
+    of more, `backlog` says which those are."""
+
+    job: Job
+    since: datetime
+    only: datetime | None
+
+
+def is_punctual(job: Job, at: datetime, now: datetime, on_time: timedelta) -> bool:
+    """Whether a slot that is alone in its stretch of time is due, and the policies agree on it."""
+    late, limit_s = now - at, job.start_within_s
+    if late > on_time or job.blackout is not None:
+        return False
+    return limit_s is None or late <= timedelta(seconds=limit_s)
+
+
 class Agenda:
     """Every job's next slot, soonest first.
 
@@ -258,18 +258,18 @@ class Agenda:
         """The soonest slot not yet handed out; None if there will be none."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: datetime) -> list[tuple[Job, datetime]]:
-        """The jobs with slots in (since, now], each with its since; soonest first, then as given.
-
-        `backlog` says which slots those are.
-        """
-        due = []
-        while self._heap and self._heap[0][0] <= now:
-            _, order, job, since = self._heap[0]
-            due.append((job, since))
-            at = job.schedule.next_after(now)
-            if at is None:
-                heapq.heappop(self._heap)
+    def pop_due(self, now: datetime) -> list[Turn]:
+        """The jobs with slots in (since, now]; soonest first, then as given."""
+        due, heap = [], self._heap
+        while heap and heap[0][0] <= now:
+            at, order, job, since = heap[0]
+            following = job.schedule.next_after(at)
+            alone = following is None or following > now
+            due.append(Turn(job, since, at if alone else None))
+            if not alone:
+                following = job.schedule.next_after(now)
+            if following is None:
+                heapq.heappop(heap)
             else:
-                heapq.heapreplace(self._heap, (at, order, job, now))
+                heapq.heapreplace(heap, (following, order, job, now))
         return due

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cron_leader.clock import Clock
@@ -13,7 +14,7 @@ from cron_leader.core.model import HttpSpec, Isolation, Job, PythonSpec, Run
 from cron_leader.errors import ConfigError
 from cron_leader.runners.command import Wrappers
 from cron_leader.runners.context import Context, LedgerAccess, Registrar
-from cron_leader.runners.inline import InlineLife, load_inline
+from cron_leader.runners.inline import InlineLife, InlineRuns
 from cron_leader.runners.life import Life, ProcessLife
 from cron_leader.runners.needs import unmet
 from cron_leader.runners.python import PythonRuns
@@ -51,7 +52,9 @@ class Runners:
         self._modules, self._base = tuple(modules), base or Path.cwd()
         self._wrappers = Wrappers(self._context)
         self._python = PythonRuns(self._context, self._modules, self._base)
-        self._lives: dict[str, Life] = {}
+        self._inline = InlineRuns(self._context, self._base)
+        self._lives: dict[str, Life | InlineLife] = {}
+        self._none_left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, jobs: Sequence[Job]) -> None:
@@ -62,7 +65,7 @@ class Runners:
             raise ConfigError("\n".join(lacking))
         for job in jobs:
             if job.isolation is Isolation.INLINE:
-                load_inline(job, self._base)
+                self._inline.load(job)
         if any(not isinstance(job.spec, PythonSpec | HttpSpec) for job in jobs):
             self._wrappers.stock()
         if targets := tuple(dict.fromkeys(_hosted(jobs))):
@@ -75,14 +78,23 @@ class Runners:
 
     def prepare(self, run: Run) -> None:
         """Have a process ready and registered: Prepared, or NotStarted (and SupervisorSilent)."""
+        if run.job.isolation is Isolation.INLINE:
+            self._inline_life(run).prepare()
+            return
         life = self._lives[run.run_id] = self._life(run)
         task = asyncio.get_running_loop().create_task(life.live())
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._over(run.run_id, done))
 
     def go(self, run: Run, deadline_ns: int) -> None:
-        """Start a prepared run: Started and, later, RunEnded; or NotStarted if past deadline_ns."""
-        if life := self._lives.get(run.run_id):
+        """Start a run: Started and, later, RunEnded; or NotStarted if past deadline_ns.
+
+        It is one that was prepared, or an inline one, which need not be.
+        """
+        life = self._lives.get(run.run_id)
+        if life is None and run.job.isolation is Isolation.INLINE:
+            life = self._inline_life(run)
+        if life is not None:
             life.go(deadline_ns)
 
     def drop(self, run_id: str) -> None:
@@ -97,27 +109,34 @@ class Runners:
 
     async def close(self) -> None:
         """Kill every run at once, report their ends, stop wrappers and job host; idempotent."""
-        for life in self._lives.values():
+        for life in list(self._lives.values()):
             life.kill(0)
-        if self._tasks:
-            _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
-            for task in left:
-                task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                while self._lives:
+                    self._none_left.clear()
+                    await self._none_left.wait()
+        for task in self._tasks:
+            task.cancel()
         await self._python.close()
         await self._wrappers.close()
 
-    def _life(self, run: Run) -> Life:
-        match run.job:
-            case Job(isolation=Isolation.INLINE):
-                return InlineLife(run, self._context, self._base)
-            case Job(spec=PythonSpec() | HttpSpec()):
-                return ProcessLife(run, self._context, self._python)
-            case _:
-                return ProcessLife(run, self._context, self._wrappers)
+    def _life(self, run: Run) -> ProcessLife:
+        hosted = isinstance(run.job.spec, PythonSpec | HttpSpec)
+        return ProcessLife(run, self._context, self._python if hosted else self._wrappers)
+
+    def _inline_life(self, run: Run) -> InlineLife:
+        life = self._lives[run.run_id] = self._inline.life(run, self._forget)
+        return life
 
     def _over(self, run_id: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
         self._lives.pop(run_id, None)
+        if not self._lives:
+            self._none_left.set()
 
 
 def _hosted(jobs: Sequence[Job]) -> Iterator[str]:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, cast
 
-from cron_leader.core.messages import Prepared
-from cron_leader.core.model import Job, PythonSpec, Run
+from cron_leader.core.messages import NotStarted, Prepared, RunEnded, Started
+from cron_leader.core.model import Job, PythonSpec, Result, Run
 from cron_leader.errors import ConfigError
 from cron_leader.jobs import Tick, resolve
 from cron_leader.runners.context import Context
 from cron_leader.runners.failure import traceback_text
-from cron_leader.runners.life import LATE, Life
+from cron_leader.runners.life import LATE
 
 _CANCEL_S = 0.2  # what a function has for its clean-up even when there is no grace
 
@@ -49,51 +49,85 @@ def load_inline(job: Job, base: Path) -> AsyncFunction:
     return cast(AsyncFunction, function)
 
 
-class InlineLife(Life):
-    """A run that is a task of the daemon's loop."""
+class InlineRuns:
+    """Where inline runs come from: each job's function, looked up once."""
 
-    def __init__(self, run: Run, context: Context, base: Path) -> None:
-        super().__init__(run, context)
-        self._base = base
+    def __init__(self, context: Context, base: Path) -> None:
+        self._context, self._base = context, base
+        self._functions: dict[str, AsyncFunction] = {}
+
+    def load(self, job: Job) -> AsyncFunction:
+        """Raises ConfigError with the cure."""
+        target = job.spec.target if isinstance(job.spec, PythonSpec) else ""
+        found = self._functions.get(target)
+        if found is None:
+            found = self._functions[target] = load_inline(job, self._base)
+        return found
+
+    def life(self, run: Run, over: Callable[[str], None]) -> InlineLife:
+        """over: called with its id when the run has reported its end."""
+        return InlineLife(run, self._context, self.load, over)
+
+
+class InlineLife:
+    """A run that is a task of the daemon's loop; orders as for any other life.
+
+    It has no process that could be prepared, so it may be told to go at once. All of it is
+    callbacks: of a thousand runs due at one instant the last waits for all before it, and a task of
+    ours beside each would cost more than most of them.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        context: Context,
+        load: Callable[[Job], AsyncFunction],
+        over: Callable[[str], None],
+    ) -> None:
+        self.run, self.context = run, context
+        self._load, self._over = load, over
         self._task: asyncio.Task[str | None] | None = None
-        self._asked = False
-        self._timed_out = False
-        self._give_up = asyncio.Event()
         self._timers: list[asyncio.TimerHandle] = []
+        self._started_ns = 0
+        self._ended = self._asked = self._timed_out = False
 
-    async def _live(self) -> None:
-        if self._dropped:
-            self._not_started("dropped")
-            return
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
         self.context.report(Prepared(self.run.run_id))
-        deadline_ns = await self._ordered()
-        if deadline_ns is None:
-            self._not_started("dropped")
-        elif self.context.clock.boot_ns() >= deadline_ns:
+
+    def go(self, deadline_ns: int) -> None:
+        """Start it, unless the boot clock has passed deadline_ns."""
+        if self._task is not None or self._ended:
+            return
+        started_ns = self.context.clock.boot_ns()
+        if started_ns >= deadline_ns:
             self._not_started(LATE)
-        else:
-            await self._attend()
-
-    async def _attend(self) -> None:
-        self._started()
+            return
+        self._started_ns = started_ns
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._call(), name=f"job {self.run.job.name}")
+        started_at = self.context.clock.wall()
+        self.context.report(Started(self.run.run_id, started_at))
+        deadline = started_at + timedelta(seconds=self.run.job.timeout_s)
+        self._task = loop.create_task(self._call(deadline))
+        self._task.add_done_callback(self._done)
         self._timers.append(loop.call_later(self.run.job.timeout_s, self._time_out))
-        gave_up = loop.create_task(self._give_up.wait())
-        try:
-            await asyncio.wait({self._task, gave_up}, return_when=asyncio.FIRST_COMPLETED)
-            self._ended(self._result(self._error(), timed_out=self._timed_out))
-        finally:
-            gave_up.cancel()
-            self._task.cancel()
-            for timer in self._timers:
-                timer.cancel()
 
-    async def _call(self) -> str | None:
+    def drop(self) -> None:
+        """It is not to start. Without effect after `go`."""
+        if self._task is None and not self._ended:
+            self._not_started("dropped")
+
+    def kill(self, grace_s: float) -> None:
+        """Cancel it, and give it up after grace_s. Not yet told to go: drop it."""
+        self.drop()
+        if not self._ended:
+            self._stop(grace_s)
+
+    async def _call(self, run_deadline: datetime) -> str | None:
         """The user's function; the error it ended in. The run boundary: SystemExit must not reach
         the loop, it would end the daemon."""
         try:
-            await load_inline(self.run.job, self._base)(self._tick())
+            await self._load(self.run.job)(self._tick(run_deadline))
         except asyncio.CancelledError:
             raise
         except SystemExit as error:
@@ -102,8 +136,8 @@ class InlineLife(Life):
             return traceback_text(error)
         return None
 
-    def _tick(self) -> Tick:
-        run, clock = self.run, self.context.clock
+    def _tick(self, run_deadline: datetime) -> Tick:
+        run = self.run
         return Tick(
             job=run.job.name,
             scheduled_for=run.slot.scheduled_for,
@@ -111,26 +145,48 @@ class InlineLife(Life):
             lease=run.term.lease,
             node=self.context.node,
             attempt=run.attempt,
-            run_deadline=clock.wall() + timedelta(seconds=run.job.timeout_s),
+            run_deadline=run_deadline,
             _asked_to_stop=lambda: self._asked,
         )
 
-    def _error(self) -> str | None:
-        assert self._task is not None
-        if self._timed_out:
-            return self._timed_out_text()
-        if not self._task.done():
-            return "cancelled, but the function ignores it and goes on"
-        return "cancelled" if self._task.cancelled() else self._task.result()
+    def _done(self, task: asyncio.Task[str | None]) -> None:
+        if not self._ended:
+            self._end("cancelled" if task.cancelled() else task.result())
 
     def _time_out(self) -> None:
         self._timed_out = True
         self._stop(self.run.job.grace_s)
 
     def _stop(self, grace_s: float) -> None:
+        assert self._task is not None
         self._asked = True
-        if self._task is not None:
-            self._task.cancel()
-            wait_s = max(grace_s, _CANCEL_S)
-            later = asyncio.get_running_loop().call_later(wait_s, self._give_up.set)
-            self._timers.append(later)
+        self._task.cancel()
+        wait_s = max(grace_s, _CANCEL_S)
+        self._timers.append(asyncio.get_running_loop().call_later(wait_s, self._give_up))
+
+    def _give_up(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        self._end("cancelled, but the function ignores it and goes on")
+
+    def _end(self, error: str | None) -> None:
+        clock, timeout_s = self.context.clock, self.run.job.timeout_s
+        result = Result(
+            exit_code=None,
+            timed_out=self._timed_out,
+            error=f"timed out after {timeout_s:g} s" if self._timed_out else error,
+            output=None,
+            finished_at=clock.wall(),
+            duration_ns=clock.boot_ns() - self._started_ns,
+        )
+        self._report_last(RunEnded(self.run.run_id, result))
+
+    def _not_started(self, why: str) -> None:
+        self._report_last(NotStarted(self.run.run_id, why))
+
+    def _report_last(self, event: NotStarted | RunEnded) -> None:
+        self._ended = True
+        for timer in self._timers:
+            timer.cancel()
+        self.context.report(event)
+        self._over(self.run.run_id)

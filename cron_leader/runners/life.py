@@ -109,20 +109,13 @@ class Life(ABC):
     def _ended(self, result: Result) -> None:
         self._say(_Phase.OVER, RunEnded(self.run.run_id, result))
 
-    def _result(
-        self,
-        error: str | None,
-        *,
-        code: int | None = None,
-        timed_out: bool = False,
-        output: str | None = None,
-    ) -> Result:
-        """The end of the run, now."""
+    def _result(self, error: str) -> Result:
+        """The end of a run that failed for reasons of ours, now."""
         return Result(
-            exit_code=code,
-            timed_out=timed_out,
+            exit_code=None,
+            timed_out=False,
             error=error,
-            output=output,
+            output=None,
             finished_at=self.context.clock.wall(),
             duration_ns=self.context.clock.boot_ns() - self._started_ns,
         )

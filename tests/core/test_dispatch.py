@@ -15,6 +15,7 @@ from cron_leader.core.model import (
     Catchup,
     Delivery,
     DueRow,
+    Isolation,
     OnLostLeadership,
     Origin,
     Past,
@@ -271,6 +272,27 @@ def test_a_claim_answered_with_the_gate_shut_is_put_back_and_taken_again() -> No
     claim = d.asked(m.Take).batch.claims[0]
     assert claim.seen == 1
     assert claim.run_id != back.run_id
+
+
+def test_an_inline_run_goes_when_it_is_claimed_for_there_is_nothing_to_prepare() -> None:
+    d = Driver([job(isolation=Isolation.INLINE)]).lead()
+    d.after(1)
+    d.grant(d.asked(m.Take))
+    go = d.asked(m.Go)
+    assert (go.deadline_ns, d.all(m.Prepare)) == (d.node.gate.deadline_ns, [])
+    d.step(m.Started(go.run.run_id, d.wall))
+    assert d.told("run.started")["late_ms"] == 0
+    d.record(d.land(go.run))
+
+
+def test_an_inline_run_claimed_with_the_gate_shut_is_put_back() -> None:
+    d = Driver([job(isolation=Isolation.INLINE)]).lead()
+    d.after(1)
+    take = d.asked(m.Take)
+    d.step(m.WatchBroken(d.nonce, "silent"))
+    d.grant(take)
+    assert not d.all(m.Go)
+    assert d.asked(m.WritePutBack).put_back.run_id == take.batch.claims[0].run_id
 
 
 def test_a_put_back_that_changed_nothing_is_not_claimed_again() -> None:

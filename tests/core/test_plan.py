@@ -10,7 +10,14 @@ from typing import cast
 import pytest
 
 from cron_leader.core.model import Catchup, CommandSpec, Entry, Job, Reason, SlotKey, State
-from cron_leader.core.plan import LONGEST_LISTED, Agenda, Backlog, backlog, start_of
+from cron_leader.core.plan import (
+    LONGEST_LISTED,
+    Agenda,
+    Backlog,
+    backlog,
+    is_punctual,
+    start_of,
+)
 from cron_leader.core.schedule import At, Every, Schedule, parse_cron
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -227,6 +234,21 @@ def test_no_time_no_slots() -> None:
         assert at_noon(job, -60) == Backlog()
 
 
+@pytest.mark.parametrize("late_s", [0, 1, 2, 3])
+@pytest.mark.parametrize("start_within_s", [None, 0.0, 1.0])
+@pytest.mark.parametrize("catchup", Catchup)
+def test_a_slot_that_is_punctual_is_due_by_every_policy(
+    late_s: int, start_within_s: float | None, catchup: Catchup
+) -> None:
+    job = a_job(catchup=catchup, start_within_s=start_within_s)
+    now = NOON + late_s * SECOND
+    if is_punctual(job, NOON, now, 2 * SECOND):
+        found = backlog(job, NOON - MINUTE, now, on_time=2 * SECOND)
+        assert found == Backlog((NOON,))
+    else:
+        assert late_s > (2 if start_within_s is None else start_within_s)
+
+
 def test_a_schedule_without_slots_has_no_backlog() -> None:
     assert at_noon(a_job(At(NOON + MINUTE)), 60) == Backlog()
     assert at_noon(a_job(At(NOON - 61 * MINUTE)), 60) == Backlog()
@@ -243,10 +265,14 @@ class Asked(list[datetime]):
         return EACH_MINUTE.next_after(t)
 
 
-def test_the_usual_slot_alone_and_on_time_costs_two_looks_at_its_schedule() -> None:
+def test_the_usual_slot_alone_and_on_time_costs_one_look_at_its_schedule() -> None:
     asked = Asked()
-    found = backlog(a_job(cast(Schedule, asked)), NOON - MINUTE, NOON, on_time=SECOND)
-    assert (found, asked) == (Backlog((NOON,)), [NOON - MINUTE, NOON])
+    job = a_job(cast(Schedule, asked))
+    agenda = Agenda([job], {"j": NOON - MINUTE})
+    asked.clear()
+    assert agenda.pop_due(NOON + TICK) == [(job, NOON - MINUTE, NOON)]
+    assert asked == [NOON]
+    assert is_punctual(job, NOON, NOON + TICK, SECOND)
 
 
 def by_the_slot(
@@ -303,6 +329,15 @@ def check_reason(found: Backlog, reason: Reason, slots: list[datetime]) -> None:
 # ------------------------------------------------------------------ the agenda
 
 
+def due_of(agenda: Agenda, now: datetime) -> list[tuple[Job, datetime]]:
+    """Each job that has its turn, and since when; the one slot of it is the one that there is."""
+    turns = agenda.pop_due(now)
+    for job, since, only in turns:
+        slots = slots_of(job, since, now)
+        assert slots == [only] if only is not None else len(slots) > 1
+    return [(job, since) for job, since, _ in turns]
+
+
 def slots_of(job: Job, since: datetime, now: datetime) -> list[datetime]:
     return list(by_the_slot(job, since, now, SECOND))
 
@@ -311,48 +346,48 @@ def test_an_agenda_names_the_soonest_slot() -> None:
     jobs = [a_job(name="hourly", schedule=parse_cron("0 * * * *")), a_job(name="each-minute")]
     agenda = Agenda(jobs, {"hourly": NOON, "each-minute": NOON})
     assert agenda.next_time() == NOON + MINUTE
-    assert agenda.pop_due(NOON + MINUTE - TICK) == []
-    assert agenda.pop_due(NOON + MINUTE) == [(jobs[1], NOON)]
+    assert due_of(agenda, NOON + MINUTE - TICK) == []
+    assert due_of(agenda, NOON + MINUTE) == [(jobs[1], NOON)]
     assert agenda.next_time() == NOON + 2 * MINUTE
 
 
 def test_an_empty_agenda_has_no_next_time() -> None:
     agenda = Agenda((), {})
     assert agenda.next_time() is None
-    assert agenda.pop_due(NOON) == []
+    assert due_of(agenda, NOON) == []
 
 
 def test_jobs_due_together_come_by_their_slots_then_as_configured() -> None:
     hourly = parse_cron("0 * * * *")
     jobs = [a_job(hourly, name="z"), a_job(hourly, name="a"), a_job(At(NOON - SECOND), name="m")]
     agenda = Agenda(jobs, dict.fromkeys("zam", NOON - MINUTE))
-    assert [job.name for job, _ in agenda.pop_due(NOON)] == ["m", "z", "a"]
+    assert [job.name for job, _ in due_of(agenda, NOON)] == ["m", "z", "a"]
 
 
 def test_each_job_goes_on_from_its_own_mark() -> None:
     jobs = [a_job(name="a"), a_job(name="b")]
     agenda = Agenda(jobs, {"a": NOON - 5 * MINUTE, "b": NOON + 5 * MINUTE})
-    assert agenda.pop_due(NOON) == [(jobs[0], NOON - 5 * MINUTE)]
-    assert agenda.pop_due(NOON + 6 * MINUTE) == [(jobs[0], NOON), (jobs[1], NOON + 5 * MINUTE)]
+    assert due_of(agenda, NOON) == [(jobs[0], NOON - 5 * MINUTE)]
+    assert due_of(agenda, NOON + 6 * MINUTE) == [(jobs[0], NOON), (jobs[1], NOON + 5 * MINUTE)]
 
 
 def test_a_job_whose_schedule_has_ended_leaves() -> None:
     past, coming = a_job(At(NOON), name="past"), a_job(At(NOON + SECOND), name="coming")
     agenda = Agenda([past, coming], {"past": NOON, "coming": NOON})
     assert agenda.next_time() == NOON + SECOND
-    assert agenda.pop_due(NOON + MINUTE) == [(coming, NOON)]
+    assert due_of(agenda, NOON + MINUTE) == [(coming, NOON)]
     assert agenda.next_time() is None
-    assert agenda.pop_due(NOON + 2 * MINUTE) == []
+    assert due_of(agenda, NOON + 2 * MINUTE) == []
 
 
 def test_a_clock_set_back_finds_nothing_until_it_has_caught_up() -> None:
     job = a_job()
     agenda = Agenda([job], {"j": NOON})
-    assert agenda.pop_due(NOON + 90 * SECOND) == [(job, NOON)]
-    assert agenda.pop_due(NOON + 60 * SECOND) == []
-    assert agenda.pop_due(NOON - 60 * MINUTE) == []
-    assert agenda.pop_due(NOON + 119 * SECOND) == []
-    assert agenda.pop_due(NOON + 120 * SECOND) == [(job, NOON + 90 * SECOND)]
+    assert due_of(agenda, NOON + 90 * SECOND) == [(job, NOON)]
+    assert due_of(agenda, NOON + 60 * SECOND) == []
+    assert due_of(agenda, NOON - 60 * MINUTE) == []
+    assert due_of(agenda, NOON + 119 * SECOND) == []
+    assert due_of(agenda, NOON + 120 * SECOND) == [(job, NOON + 90 * SECOND)]
 
 
 def test_slots_are_handed_out_once_each_however_time_is_split() -> None:
@@ -369,7 +404,7 @@ def test_slots_are_handed_out_once_each_however_time_is_split() -> None:
         agenda = Agenda(jobs, dict.fromkeys(("cron", "every", "at"), NOON))
         handed: dict[str, list[datetime]] = {job.name: [] for job in jobs}
         for now in [*times, end]:
-            for job, since in agenda.pop_due(now):
+            for job, since in due_of(agenda, now):
                 handed[job.name] += slots_of(job, since, now)
         assert handed == {job.name: slots_of(job, NOON, end) for job in jobs}
 
@@ -380,7 +415,7 @@ def test_with_no_policy_to_cut_it_the_plan_is_the_same_however_time_is_split() -
     agenda, found = Agenda([job], {"j": NOON}), []
     for seconds in range(0, 601, 3):
         now = NOON + seconds * SECOND
-        for popped, since in agenda.pop_due(now):
+        for popped, since in due_of(agenda, now):
             found += backlog(popped, since, now, on_time=SECOND).due
     assert tuple(found) == whole
 

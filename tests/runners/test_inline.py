@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
+from cron_leader.core.messages import Started
 from cron_leader.core.model import Isolation, Job, ShellSpec
 from cron_leader.errors import ConfigError
 from cron_leader.jobs import Tick
-from tests.runners.stage import CLOCK, NotStarted, Prepared, job, python, run_of, stage
+from tests.runners.stage import (
+    CLOCK,
+    NotStarted,
+    Prepared,
+    RunEnded,
+    job,
+    python,
+    run_of,
+    stage,
+)
 
 seen: list[Tick] = []
 
@@ -55,6 +65,15 @@ async def test_an_inline_run_is_told_its_tick() -> None:
     assert (result.ok, result.exit_code, result.output) == (True, None, None)
     assert (seen[-1].job, seen[-1].fence, seen[-1].attempt) == ("j", 42, 1)
     assert not seen[-1].cancelled
+
+
+async def test_an_inline_run_may_go_without_having_been_prepared_and_goes_once() -> None:
+    run = run_of(inline("notes"))
+    async with stage() as s:
+        s.go(run)
+        s.go(run)
+        assert (await s.until(RunEnded, run)).result.ok
+        assert s.kinds(run) == [Started, RunEnded]
 
 
 async def test_an_inline_run_that_raises_or_exits_costs_only_itself() -> None:
