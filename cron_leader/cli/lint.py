@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice, pairwise
 
+from cron_leader.cli.herd import Herd
 from cron_leader.config import Config
 from cron_leader.core.blackout import next_outside
-from cron_leader.core.model import Job, State
+from cron_leader.core.model import Job, Overlap, State
 from cron_leader.core.schedule import (
     Bounded,
     Cron,
@@ -29,10 +29,11 @@ YEARS_AHEAD = 5
 MOST_SLOTS = 20_000
 """Of one job over a horizon; with more, only the first ones are compared."""
 
-_WEEK, _MINUTE, _TICK = timedelta(weeks=1), timedelta(minutes=1), timedelta.resolution
+_TICK = timedelta.resolution
 _YEAR = timedelta(days=365)
 _AROUND = timedelta(hours=4)
 _SAMPLES = 20
+_SUGGESTED = 3
 
 
 class Lint(StrEnum):
@@ -57,10 +58,11 @@ class Finding:
         return {"kind": self.kind, "job": self.job, "text": self.text}
 
 
-def findings(config: Config, now: datetime) -> list[Finding]:
-    """All that can be said without a ledger; in the order of the jobs, herds last."""
-    found = [finding for job in config.jobs for finding in _of_job(job, now)]
-    return found + _herds(config, now)
+def findings(config: Config, herd: Herd) -> list[Finding]:
+    """All that can be said without a ledger; in the order of the jobs, herds last. herd: of the
+    jobs, from now on."""
+    found = [finding for job in config.jobs for finding in _of_job(job, herd.since)]
+    return found + _herds(config, herd)
 
 
 def _of_job(job: Job, now: datetime) -> Iterator[Finding]:
@@ -116,42 +118,39 @@ def _meets_fold(cron: Cron, change: datetime) -> bool:
 # ------------------------------------------------------------------ herds
 
 
-def histogram(jobs: Iterable[Job], now: datetime) -> Counter[datetime]:
-    """How many slots fall in each minute of the week from now on.
-
-    Jobs that fire more often than once a minute fall in all of them, and are not counted.
-    """
-    minutes: Counter[datetime] = Counter()
-    schedules = Counter(job.schedule for job in jobs)
-    for schedule, count in schedules.items():
-        if schedule.count(now, now + _WEEK) <= _WEEK // _MINUTE:
-            for at in _slots(schedule, now, now + _WEEK):
-                minutes[at.replace(second=0, microsecond=0)] += count
-    return minutes
-
-
-def _herds(config: Config, now: datetime) -> list[Finding]:
+def _herds(config: Config, herd: Herd) -> list[Finding]:
     """The fullest minute of the week, if it has more slots than a node runs at once."""
     most = config.run.max_parallel
-    fullest = histogram(config.jobs, now).most_common(1)
-    if not fullest or fullest[0][1] <= most:
+    if herd.most <= most:
         return []
-    (at, slots), *_ = fullest
-    text = f"{slots} slots fall at {at.isoformat()}, and a node runs {most} at once"
-    return [Finding(Lint.HERD, None, text + "; " + _spreading(config.jobs, at))]
+    fullest, *_ = herd.fullest(config.jobs)
+    text = f"{fullest.slots} slots fall at {fullest.at.isoformat()}, and a node runs {most} at once"
+    return [Finding(Lint.HERD, None, text + "; " + _spreading(config.jobs, fullest.at))]
 
 
 def _spreading(jobs: Sequence[Job], at: datetime) -> str:
-    """What to write instead in the first of them."""
-    for job in jobs:
-        for cron in _crons(job.schedule):
-            minute, _, rest = cron.expression.partition(" ")
-            if minute.isdecimal() and cron.next_after(at - _TICK) == at:
-                return f'spread them with H, as in "{job.name}": cron = "H {rest}"'
+    """What to write instead, in the first few of them."""
+    written = (
+        f'"{job.name}": cron = "H {rest}"'
+        for job in jobs
+        for cron in _crons(job.schedule)
+        for minute, _, rest in [cron.expression.partition(" ")]
+        if minute.isdecimal() and cron.next_after(at - _TICK) == at
+    )
+    if shown := list(islice(written, _SUGGESTED)):
+        return f"spread them with H, as in {'; '.join(shown)}"
     return "spread them with H, or raise max_parallel"
 
 
 # ------------------------------------------------------------------ overlaps
+
+
+_OVERLAPPING = {
+    Overlap.SKIP: "some will be skipped",
+    Overlap.QUEUE: "they queue up",
+    Overlap.REPLACE: "some will be ended early",
+    Overlap.ALLOW: "several will go at once",
+}
 
 
 def overlaps(config: Config, reader: Reader, now: datetime) -> list[Finding]:
@@ -162,7 +161,7 @@ def overlaps(config: Config, reader: Reader, now: datetime) -> list[Finding]:
         usual = _usual_s(reader, job.name) if interval else None
         if interval and usual is not None and usual > interval.total_seconds():
             text = f"its runs last {usual:.1f}s (median), its slots come each {interval}"
-            found.append(Finding(Lint.OVERLAP, job.name, f"{text}: some will be skipped"))
+            found.append(Finding(Lint.OVERLAP, job.name, f"{text}: {_OVERLAPPING[job.overlap]}"))
     return found
 
 

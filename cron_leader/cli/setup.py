@@ -15,6 +15,7 @@ import typer
 from cron_leader import config as configuration
 from cron_leader import runners
 from cron_leader.cli import lint, output
+from cron_leader.cli.herd import Herd, herd_of
 from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config, sources
 from cron_leader.config.units import NS_PER_S, parse_duration, show_duration
@@ -131,16 +132,21 @@ def check(
     warnings = _warnings(loaded, now)
     for warning in warnings:
         output.note(warning)
-    found = _findings(loaded, now) if strict else []
+    herd = herd_of(loaded.jobs, now) if strict else None
+    found = _findings(loaded, herd) if herd else []
     changed = _changes(against, loaded, now, horizon) if against else []
     if as_json:
         facts = {"ok": not found, "digest": loaded.digest, "warnings": warnings}
         facts["jobs"] = [_fact(job, now) for job in loaded.jobs]
-        facts |= {"findings": [finding.fact() for finding in found]} if strict else {}
+        if herd:
+            facts["findings"] = [finding.fact() for finding in found]
+            facts["herd"] = herd.fact(loaded.jobs, loaded.run.max_parallel)
         facts |= {"changes": [change.fact() for change in changed]} if against else {}
         output.print_json(facts)
     else:
         _print_jobs(loaded, now)
+        if herd:
+            print("\n".join(herd.lines(loaded.jobs, loaded.run.max_parallel)))
         _print_findings(found)
         if against:
             _print_changes(changed, horizon)
@@ -148,11 +154,11 @@ def check(
         raise typer.Exit(output.Exit.FAILED)
 
 
-def _findings(config: Config, now: datetime) -> list[lint.Finding]:
-    found = lint.findings(config, now)
+def _findings(config: Config, herd: Herd) -> list[lint.Finding]:
+    found = lint.findings(config, herd)
     try:
         with reader_of(config) as reader:
-            return found + lint.overlaps(config, reader, now)
+            return found + lint.overlaps(config, reader, herd.since)
     except CronLeaderError as error:
         output.note(f"how long runs usually take is not known: {error}")
         return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -10,6 +12,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from cron_leader.cli import lint
+from cron_leader.cli.herd import herd_of
 from cron_leader.config import Config, build_jobs, load, merge_jobs
 from cron_leader.ledger.views import Reader, SlotRow
 from tests.cli.conftest import Cli
@@ -27,6 +30,10 @@ def config_of(*tables: dict[str, object], max_parallel: int = 64) -> Config:
     Path("lint.toml").write_text(f"[run]\nmax_parallel = {max_parallel}\n")
     jobs = build_jobs(named, where="test", base=Path())
     return merge_jobs(load(Path("lint.toml"), environ={}), jobs)
+
+
+def found(config: Config) -> list[lint.Finding]:
+    return lint.findings(config, herd_of(config.jobs, NOW))
 
 
 @pytest.mark.parametrize(
@@ -51,22 +58,55 @@ def config_of(*tables: dict[str, object], max_parallel: int = 64) -> Config:
 def test_a_schedule_that_is_hardly_meant_is_found(
     folder: Path, table: dict[str, object], kinds: list[str]
 ) -> None:
-    assert [finding.kind for finding in lint.findings(config_of(table), NOW)] == kinds
+    assert [finding.kind for finding in found(config_of(table))] == kinds
 
 
 def test_a_minute_with_more_slots_than_a_node_runs_is_found_and_a_hash_is_proposed(
     folder: Path,
 ) -> None:
     crowd = [{"cron": "0 9 * * *"}] * 5
-    (herd,) = lint.findings(config_of(*crowd, max_parallel=4), NOW)
+    (herd,) = found(config_of(*crowd, max_parallel=4))
     assert herd.text == (
         "5 slots fall at 2026-01-01T09:00:00+00:00, and a node runs 4 at once; "
-        'spread them with H, as in "job-0": cron = "H 9 * * *"'
+        'spread them with H, as in "job-0": cron = "H 9 * * *"; "job-1": cron = "H 9 * * *"; '
+        '"job-2": cron = "H 9 * * *"'
     )
-    assert lint.findings(config_of(*crowd, max_parallel=5), NOW) == []
-    assert lint.findings(config_of(*[{"every": "1s"}] * 5, max_parallel=4), NOW) == []
-    (herd,) = lint.findings(config_of(*[{"every": "1h"}] * 5, max_parallel=4), NOW)
+    assert found(config_of(*crowd, max_parallel=5)) == []
+    assert found(config_of(*[{"every": "1s"}] * 5, max_parallel=4)) == []
+    (herd,) = found(config_of(*[{"every": "1h"}] * 5, max_parallel=4))
     assert herd.text.endswith("spread them with H, or raise max_parallel")
+
+
+def test_the_proposed_hash_takes_the_herd_apart(folder: Path) -> None:
+    crowd = config_of(*[{"cron": "H 9 * * *"}] * 50, max_parallel=4)
+    assert herd_of(config_of(*[{"cron": "0 9 * * *"}] * 50).jobs, NOW).most == 50
+    assert herd_of(crowd.jobs, NOW).most <= 4
+
+
+def test_the_histogram_counts_each_slot_of_the_week_once(folder: Path) -> None:
+    tables = [{"cron": "0 9 * * *"}] * 3 + [{"cron": "*/10 9 * * mon"}, {"every": "1h"}]
+    jobs = config_of(*tables, {"every": "1s"}).jobs
+    herd = herd_of(jobs, NOW)
+    counts = [job.schedule.count(NOW, NOW + timedelta(weeks=1)) for job in jobs[:-1]]
+    assert herd.minutes.total() == sum(counts) == 3 * 7 + 6 + 7 * 24
+    assert herd.left_out == 1
+    fullest = herd.fullest(jobs)[0]
+    monday = datetime(2026, 1, 5, 9, tzinfo=UTC)
+    assert (fullest.at, fullest.slots) == (monday, herd.most) == (monday, 5)
+    assert fullest.jobs == tuple(f"job-{n}" for n in range(6))
+    assert herd.hours()["Mon"] == [1] * 9 + [5] + [1] * 14
+    first, top, _, _, _, mon, *_, sun = herd.lines(jobs, 64)
+    assert first == (
+        "slots per minute of a week (UTC, 1 faster than that left out): at most 5; "
+        "a node runs 64 at once"
+    )
+    assert top == "      5  Mon 2026-01-05 09:00  job-0, job-1, job-2, job-3, job-4, +1"
+    assert mon == "    Mon  :::::::::@::::::::::::::"
+    assert sun == "    Sun  :::::::::%::::::::::::::"
+
+
+def test_a_week_without_slots_has_no_drawing(folder: Path) -> None:
+    assert len([*herd_of((), NOW).lines((), 64)]) == 1
 
 
 def test_a_job_whose_runs_usually_last_longer_than_its_interval_is_found(folder: Path) -> None:
@@ -124,6 +164,27 @@ def test_strict_prints_what_it_finds_and_fails(cli: Cli) -> None:
     assert "how long runs usually take is not known" in ran.err
     said = json.loads(cli("check", "--strict", "--json").out)
     assert (said["ok"], [one["kind"] for one in said["findings"]]) == (False, ["gap"])
+    assert "slots per minute of a week (UTC): at most 1; a node runs 64 at once" in ran.out
+    assert (said["herd"]["most"], said["herd"]["fullest"][0]["jobs"]) == (1, ["a"])
+
+
+def test_what_runs_usually_take_is_read_from_the_history(cli: Cli) -> None:
+    configure('[[job]]\nname = "a"\nevery = "1m"\noverlap = "queue"\nshell = ":"')
+    assert cli("db", "migrate").code == 0
+    times = (("09:00", "09:02"), ("09:10", "09:13"))
+    with closing(sqlite3.connect("cron-leader.db")) as ledger, ledger:
+        for start, end in times:
+            at, to = (f"2026-01-01T{time}:00.000000Z" for time in (start, end))
+            ledger.execute(
+                "INSERT INTO cron_leader_slot (job, scheduled_for, command_id, election, fence,"
+                " node, state, origin, attempt, started_at, finished_at)"
+                " VALUES ('a', ?, '', 'default/0', 1, 'n', 'succeeded', 'schedule', 1, ?, ?)",
+                (at, at, to),
+            )
+    ran = cli("check", "--strict")
+    assert ran.code == 1
+    assert 'overlap: [[job]] "a" its runs last 150.0s (median), its slots come each' in ran.out
+    assert "they queue up" in ran.out
 
 
 def test_against_shows_the_jobs_that_changed(cli: Cli, folder: Path) -> None:
