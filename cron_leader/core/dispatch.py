@@ -174,8 +174,11 @@ class Dispatch:
 
     def plan(self, now: Now) -> None:
         """With the gate open: claim what is due, and what waits and may start. One batch."""
-        sheet = _Sheet()
         due = self._agenda.pop_due(now.wall)
+        if not due and not self._waiting.any_ripe(now.wall):  # the usual case
+            self._planned_up_to(now.wall)
+            return
+        sheet = _Sheet()
         for priority, found in groupby(_by_turn(due) if self._in_turn else due, _priority):
             self._take_waiting(now, sheet, least=priority)
             for turn in found:
@@ -294,8 +297,7 @@ class Dispatch:
 
     def _send(self, sheet: _Sheet, now: Now) -> None:
         assert self._term is not None
-        assert self._planned is not None
-        floor, self._planned = self._planned, max(self._planned, now.wall)
+        floor = self._planned_up_to(now.wall)
         if not (sheet.claims or sheet.entries or sheet.gaps):
             return
         batch = Batch(
@@ -308,6 +310,12 @@ class Dispatch:
         )
         self._floors[batch] = floor, now.boot_ns
         self._out.append(Take(self._term, batch))
+
+    def _planned_up_to(self, wall: datetime) -> datetime:
+        """Up to where it was before; a clock that was set back changes nothing."""
+        assert self._planned is not None
+        before, self._planned = self._planned, max(self._planned, wall)
+        return before
 
     @property
     def planned_to(self) -> datetime:
@@ -512,11 +520,11 @@ class Dispatch:
     def wake_wall(self, now: Now) -> datetime | None:
         """When a slot is due or a waiting row may start, the gate being open."""
         times = [self._agenda.next_time()]
-        if not self._full():
+        if self._waiting and not self._full():
             times.append(self._waiting.next_time(self._is_free, overdue=False))
-        if not self._full() and self.pace_alarm(now) is None:
-            times.append(self._waiting.next_time(self._is_free, overdue=True))
-        return min((t for t in times if t is not None), default=None)
+            if self.pace_alarm(now) is None:
+                times.append(self._waiting.next_time(self._is_free, overdue=True))
+        return min([t for t in times if t is not None], default=None)
 
     def pace_alarm(self, now: Now) -> int | None:
         """When the next catch-up row may start, on the boot clock; None if none waits for that."""

@@ -9,7 +9,7 @@ process may freeze there); the ledger's fence refuses what such a run writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -43,11 +43,14 @@ class Gate:
     skewed: bool = False
     stopping: bool = False
     unsupervised: bool = False
+    shut: CloseReason | None = field(init=False, compare=False)
+    """The first reason that does not depend on the time: it is asked for far oftener than a gate
+    changes."""
 
-    def closed(self, boot_ns: int) -> CloseReason | None:
-        """The first reason not to start a run at boot_ns, or None: the gate is open."""
-        if boot_ns >= self.deadline_ns:
-            return CloseReason.DEADLINE
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shut", self._shut())
+
+    def _shut(self) -> CloseReason | None:
         for shut, reason in (
             (not self.watching, CloseReason.WATCH),
             (not self.raised, CloseReason.NOT_RAISED),
@@ -60,6 +63,10 @@ class Gate:
             if shut:
                 return reason
         return None
+
+    def closed(self, boot_ns: int) -> CloseReason | None:
+        """The first reason not to start a run at boot_ns, or None: the gate is open."""
+        return CloseReason.DEADLINE if boot_ns >= self.deadline_ns else self.shut
 
     def renewed(self, sent_ns: int, ttl_ns: int, margin_ns: int) -> Gate:
         """After a reply to a renewal sent at sent_ns. An older request's reply changes nothing."""

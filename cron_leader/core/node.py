@@ -159,10 +159,8 @@ class Node:
         """A leader that cannot tick gives the post up after one TTL: without its ledger (heartbeats
         may be answered though claims are not), its supervisor, its watch, or the right time."""
         if self._due(self._patience_ends_ns()):
-            for since_ns, reason in self._patience():
-                if since_ns is not None and self._due(since_ns + self._limits.ttl_ns):
-                    self._end(reason)
-                    return
+            _, reason = min((ns, reason) for ns, reason in self._patience() if ns is not None)
+            self._end(reason)
 
     def _patience(self) -> tuple[tuple[int | None, EndReason], ...]:
         """What has kept the leader from its work, since when, and what ends the term for it."""
@@ -175,8 +173,11 @@ class Node:
 
     def _patience_ends_ns(self) -> int | None:
         """With the first of these; None: nothing keeps the leader from its work."""
-        since = [since_ns for since_ns, _ in self._patience() if since_ns is not None]
-        return min(since) + self._limits.ttl_ns if since else None
+        first_ns = self._dispatch.unanswered_ns
+        for since_ns in (self._ledger_down_ns, self._silent_ns, self._shut_ns):
+            if since_ns is not None and (first_ns is None or since_ns < first_ns):
+                first_ns = since_ns
+        return None if first_ns is None else first_ns + self._limits.ttl_ns
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
@@ -192,7 +193,8 @@ class Node:
 
     def _look_at_skew(self) -> None:
         """Shut the gate while the ledger's clock is another one; tell it once per change."""
-        self.gate = replace(self.gate, skewed=self._skew.too_much)
+        if self.gate.skewed is not self._skew.too_much:
+            self.gate = replace(self.gate, skewed=self._skew.too_much)
         if (skew_ms := self._skew.news()) is not None:
             self._emit("clock.skewed", skew_ms=skew_ms)
 

@@ -40,6 +40,14 @@ class Lane:
     def add(self, row: DueRow) -> None:
         heapq.heappush(self._later, _by_time(row))
 
+    def __bool__(self) -> bool:
+        """Whether it holds a row."""
+        return bool(self._later or self._ripe)
+
+    def any_ripe(self, now: datetime) -> bool:
+        """Whether a row's time has come, room or none."""
+        return bool(self._ripe) or bool(self._later and self._later[0][0] <= now)
+
     def next_time(self, free: Free) -> datetime | None:
         """When the soonest row may start; those of a group without room have no time."""
         heads = (rows[0] for groups in self._ripe.values() for rows in groups.values())
@@ -114,6 +122,14 @@ class Waiting:
             del self._held[job, overdue]
 
     # ------------------------------------------------------------------ their turn
+
+    def __bool__(self) -> bool:
+        """Whether a row waits for its turn; parked ones have none."""
+        return bool(self._timely) or bool(self._overdue)
+
+    def any_ripe(self, now: datetime) -> bool:
+        """Whether a row may have its turn, as far as that is a question of time."""
+        return self._timely.any_ripe(now) or self._overdue.any_ripe(now)
 
     def add(self, row: DueRow) -> None:
         """An announced row, now in the ledger."""

@@ -509,6 +509,7 @@ def test_rows_of_the_past_are_started_at_the_catch_up_rate() -> None:
     d.step()
     assert not d.all(m.Take)
     assert d.node.wake_boot_ns() == d.boot_ns + S // 2
+    assert d.node.wake_wall() == at(3600)  # by that clock nothing of the past is waited for
     d.after(0.5)
     assert [c.slot.job for c in d.asked(m.Take).batch.claims] == ["b"]
 
