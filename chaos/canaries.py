@@ -205,6 +205,14 @@ _ALL = (
         CORE + "test_node.py::test_the_gate_opens_after_raise_and_settlement_in_that_order",
     ),
     Canary(
+        "gate-before-targets",
+        defects.gate_before_targets,
+        "tests/fencing/test_targets.py::"
+        "test_the_gate_hears_of_the_raise_only_once_the_targets_are_raised_too[sqlite]",
+        fleet=DAEMON + "test_transaction.py::"
+        "test_a_fence_target_refuses_a_run_of_a_deposed_leader_once_the_next_one_has_its_gate_open",
+    ),
+    Canary(
         "attempt-kept",
         defects.attempt_kept,
         LEDGER + "test_conformance.py::"
@@ -237,6 +245,24 @@ _ALL = (
         defects.raise_ends_nobody,
         LEDGER + "test_frozen_holder.py::"
         "test_a_holder_frozen_after_its_guard_is_ended_by_the_raise_that_waits_for_it",
+    ),
+    Canary(
+        "raise-ends-nobody-in-a-target",
+        defects.raise_ends_nobody,
+        LEDGER + "test_frozen_holder.py::"
+        "test_a_holder_frozen_in_a_target_delays_no_raise_or_is_ended_by_it[after]",
+    ),
+    Canary(
+        "sweep-unordered",
+        defects.sweep_unordered,
+        LEDGER + "test_leaders.py::"
+        "test_a_takeover_and_a_late_write_of_the_older_term_never_wait_for_each_other[finish]",
+    ),
+    Canary(
+        "run-not-looked-at",
+        defects.run_not_looked_at,
+        "tests/fencing/test_transaction.py::"
+        "test_a_run_that_was_ended_under_its_own_fence_writes_in_no_block",
     ),
     Canary(
         "claim-without-state",

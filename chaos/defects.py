@@ -397,6 +397,15 @@ def gate_without_raise() -> None:
     Gate.closed = lambda gate, boot_ns: closed(replace(gate, raised=True, settled=True), boot_ns)
 
 
+def gate_before_targets() -> None:
+    """the gate opens once the ledger's fence is raised, whatever the targets show"""
+    from cron_leader.ledger.targets import Targets
+
+    async def leave(*_: object, **__: object) -> None: ...
+
+    Targets.raise_fence = leave
+
+
 def attempt_kept() -> None:
     """the run after a takeover is the same attempt as the one before"""
     _change_query(
@@ -448,11 +457,23 @@ def raise_without_lock() -> None:
 
 def raise_ends_nobody() -> None:
     """a raise waits for a frozen holder until the server ends it"""
-    from cron_leader.ledger import postgres
+    from cron_leader.ledger import pg_target, postgres
 
     async def leave(*_: object, **__: object) -> None: ...
 
-    postgres.PostgresLedger._end_older = leave
+    postgres.end_older = pg_target.end_older = leave
+
+
+def sweep_unordered() -> None:
+    """a takeover locks the attempts that it sweeps before their slots"""
+    _change_query("hold_unfinished", lambda text: "SELECT 0 AS held")
+
+
+def run_not_looked_at() -> None:
+    """a block of a run looks at the fence only, and not whether the run goes on"""
+    from cron_leader.fencing.transaction import Opener
+
+    Opener._expect = lambda self, connection, text: None
 
 
 def claim_without_state() -> None:

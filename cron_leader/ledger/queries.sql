@@ -3,6 +3,9 @@
 -- `-- name: NAME (column, ...)` starts a statement; with columns it takes a batch of rows, read as
 -- the relation `batch`. `:word` is a parameter. sql.py turns both into each database's notation.
 -- "slot" is the primary key (job, scheduled_for, command_id).
+--
+-- One order of locks in every transaction, lest two of them wait for each other: slots that there
+-- are, by key; their attempts; jobs; new slots, by key; gaps; the term's row; orders; the guard.
 
 -- ------------------------------------------------------------------ fence
 
@@ -194,6 +197,15 @@ WHERE j.job = b.job AND j.election = :election AND j.retired_at IS NULL
 
 -- ------------------------------------------------------------------ the sweep, in this order
 
+-- name: hold_unfinished
+-- A finish, a claim, a user's transaction of an older term may still hold some of these rows, and
+-- want their attempts next.
+SELECT count(*) AS held FROM (
+    SELECT s.job FROM cron_leader_slot AS s
+    WHERE s.election = :election AND s.fence < :fence AND s.state IN ('due', 'running', 'retrying')
+    ORDER BY s.job, s.scheduled_for, s.command_id
+    FOR UPDATE OF s) AS h
+
 -- name: sweep_attempts
 -- It ended when it was last seen alive; nobody knows more.
 UPDATE cron_leader_attempt AS a SET state = 'abandoned',
@@ -277,6 +289,14 @@ ON CONFLICT (job, "first") DO UPDATE SET "last" = excluded."last", slots = exclu
 WHERE g."last" < excluded."last"
 
 -- ------------------------------------------------------------------ claims
+
+-- name: hold_waiting (job, scheduled_for, command_id)
+SELECT count(*) AS held FROM (
+    SELECT s.job FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
+        AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
+    WHERE s.fence = :fence AND s.state IN ('due', 'retrying')
+    ORDER BY s.job, s.scheduled_for, s.command_id
+    FOR UPDATE OF s) AS h
 
 -- name: pause_new (job, scheduled_for, command_id, origin)
 -- Also a slot of the pause that only comes to its claim now. What an operator asked for runs.

@@ -33,7 +33,7 @@ class Query:
 
 _HEADER = re.compile(r"^-- name: (\w+)(?: \(([\w, ]+)\))?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-_ROW_LOCK = re.compile(r"\s+FOR UPDATE OF \w+ SKIP LOCKED")
+_ROW_LOCK = re.compile(r"\s+FOR UPDATE OF \w+( SKIP LOCKED)?")
 _TIMES = {"scheduled_for", "next_at", "finished_at", "first", "last", "first_seen"}
 _TIMES |= {"effective_from", "at"}
 _TYPES = {"seen": "integer", "slots": "bigint", "old_fence": "bigint"} | dict.fromkeys(

@@ -96,27 +96,28 @@ def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
     of_term = _of_term(term, now=settlement.now)
     waiting = Step("waiting_slots", of_term | {"put_back": PUT_BACK})
     steps = (
-        *_open_term(term, settlement),
+        _open_term(term, settlement),
         *_sweep(of_term, settlement),
         *_backlog(of_term, settlement),
+        Step("end_older_terms", of_term),
         waiting,
     )
     copy = Write("settle", term, settlement.now, (waiting,), _due_rows, within_s=SETTLE_S)
     return replace(copy, steps=steps, instead=copy)
 
 
-def _open_term(term: Term, settlement: Settlement) -> Iterable[Step]:
+def _open_term(term: Term, settlement: Settlement) -> Step:
     params = _of_term(term, now=settlement.now) | {
         "lease": term.lease,
         "elected_at": term.elected_at,
         "planned_to": settlement.planned_to,
     }
-    yield Step("open_term", params)
-    yield Step("end_older_terms", params)
+    return Step("open_term", params)
 
 
 def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
     again = tuple((job,) for job in sorted(settlement.at_least_once))
+    yield Step("hold_unfinished", of_term)
     yield Step("sweep_attempts", of_term)
     if settlement.skip:
         yield Step("sweep_went_back", of_term)
@@ -165,6 +166,7 @@ def take(term: Term, batch: Batch) -> Write[Taken]:
     """All claims, entries and gaps of one instant, and planned_to."""
     of_term = _of_term(term, now=batch.now)
     steps = (
+        *_hold(of_term, batch),
         *_claims(of_term, batch.claims),
         *_entries(of_term, batch.entries, batch.now),
         *_gaps(of_term, batch.gaps),
@@ -187,6 +189,13 @@ def take_at_once(term: Term, batch: Batch) -> Write[Taken]:
 
 def _is_fresh(claim: Claim) -> bool:
     return claim.seen is None
+
+
+def _hold(of_term: Params, batch: Batch) -> Iterable[Step]:
+    """The rows that there are, in one order; not for a batch of one row, which has no other."""
+    held = [_slot(one.slot) for one in (*batch.claims, *batch.entries) if one.seen is not None]
+    if len(batch.claims) + len(batch.entries) > 1:
+        yield from _batch("hold_waiting", of_term, held)
 
 
 def _claims(of_term: Params, claims: Sequence[Claim]) -> Iterable[Step]:

@@ -228,16 +228,18 @@ def dying_after(statements: int, patch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 class Door:
-    """Holds a Postgres transaction before its guard, its statements executed, its locks taken."""
+    """Holds the first Postgres transaction that comes to it before a statement (its guard), those
+    ahead of it executed, their locks taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: str = "cron_leader_guard") -> None:
+        self._before = before
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
     async def transact(self, connection: Any, todo: Any) -> Any:
         answers = []
         for text, params in todo:
-            if "cron_leader_guard" in text:
+            if self._before in text:
                 self.reached.set()
                 await self.opened.wait()
             try:

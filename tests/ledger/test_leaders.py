@@ -46,6 +46,7 @@ from tests.ledger.kit import (
     settlement,
     slot,
     soon,
+    until_blocked,
 )
 
 RUN = Claim(slot(), "run-1")
@@ -151,6 +152,13 @@ async def test_only_the_own_term_row_makes_a_settlement_a_copy(lab: Lab) -> None
 
 # ------------------------------------------------------------------ overlapping transactions
 
+DUE = tuple(Entry(slot(n), State.DUE, next_at=T0) for n in (3, 4))
+CLAIMS = [Claim(entry.slot, f"run-{entry.slot.scheduled_for}", 0) for entry in DUE]
+
+
+async def leave(*_: object, **__: object) -> None:
+    """End nobody."""
+
 
 async def test_a_write_waiting_before_its_guard_is_refused_by_the_raise_that_passes_it(
     pglab: Lab, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +175,36 @@ async def test_a_write_waiting_before_its_guard_is_refused_by_the_raise_that_pas
     assert await soon(late) == Refused("claim", new.fence)
     assert await soon(settling) == ()
     assert pglab.states() == {}
+
+
+HOLDS = {
+    "finish": "UPDATE cron_leader_attempt SET",
+    "claim": "UPDATE cron_leader_term SET planned_to",
+}
+"""A write of the older term that holds slots, and what it wants next."""
+
+
+@pytest.mark.parametrize("holds", HOLDS)
+async def test_a_takeover_and_a_late_write_of_the_older_term_never_wait_for_each_other(
+    pglab: Lab, monkeypatch: pytest.MonkeyPatch, holds: str
+) -> None:
+    """Each stepped by hand to where the other's rows are next: they lock in one order, so there is
+    no deadlock for Postgres to find, a second later. Nobody is ended here who waits."""
+    old, door = await pglab.leader("a", settlement(entries=DUE)), Door(HOLDS[holds])
+    await old.take(RUN)
+    late = old.finish(RUN) if holds == "finish" else old.take(*CLAIMS, to=at(9))
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "_transact", door.transact)
+        writing = asyncio.create_task(late)
+        await soon(door.reached.wait())
+    new = await pglab.leader("b")
+    monkeypatch.setattr(postgres.PostgresLedger, "_end_older", leave)
+    settling = asyncio.create_task(new.settle(settlement()))
+    await until_blocked(pglab.url, beside=settling)
+    door.opened.set()
+    ends = await soon(asyncio.gather(writing, settling, return_exceptions=True))
+    assert [type(end) for end in ends] == [Refused, tuple], ends
+    assert pglab.states()[RUN.slot] == "abandoned"
 
 
 async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
