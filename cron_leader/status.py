@@ -137,6 +137,8 @@ def _jobs(config: Config, ledger: LedgerView | None, now: datetime) -> list[Fact
             "last": slot_fact(last[job.name]) if job.name in last else None,
             "next": job.schedule.next_after(now),
             "paused": _paused(ledger, job.name, now),
+            "group": job.group or None,
+            "priority": job.priority,
         }
         for job in config.jobs
     ]

@@ -283,6 +283,7 @@ def _warnings(config: Config, now: datetime) -> list[str]:
         and job.catchup is Catchup.ALL
         and job.schedule.period.total_seconds() * rate <= 1
     ]
+    found += [f"{place(config)}: {text}" for text in _odd_groups(config)]
     ttl_ns = config.lease.ttl_ns
     if ttl_ns < _TTL_FOR_DEFAULTS_NS:
         found.append(
@@ -290,6 +291,26 @@ def _warnings(config: Config, now: datetime) -> list[str]:
             f"{show_duration(_TTL_FOR_DEFAULTS_NS)}; nodes start only if etcd elects faster"
         )
     return found
+
+
+def _odd_groups(config: Config) -> list[str]:
+    """Groups without a table where others have one, and tables without a job: one of two names may
+    be misspelt."""
+    used: dict[str, str] = {}
+    for job in config.jobs:
+        used.setdefault(job.group, job.name)
+    bare = [group for group in used if group and group not in config.groups and config.groups]
+    idle = [group for group in config.groups if group not in used]
+    rule = "no [[group]] has this name, so its runs have no bound of their own"
+    return [
+        f'[[job]] "{used[group]}" group = "{group}": {rule}{_nearest(group, config.groups)}'
+        for group in bare
+    ] + [f'[[group]] "{group}": no job is of it{_nearest(group, used)}' for group in idle]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, [each for each in known if each], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _cannot_start(config: Config, environ: Mapping[str, str]) -> list[str]:

@@ -81,8 +81,18 @@ def _show_status(facts: Mapping[str, Any], now: datetime) -> None:
         output.columns(rows, "in line>", "node", "lease", "pid>", "version")
     if facts["jobs"]:
         print()
-        rows = [_job_row(fact, now) for fact in facts["jobs"]]
-        output.columns(rows, "job", "last slot", "state", "next slot")
+        _show_jobs(facts["jobs"], now)
+
+
+def _show_jobs(jobs: Sequence[Fact], now: datetime) -> None:
+    """Whose turn comes when is shown where jobs differ in that."""
+    rows = [_job_row(fact, now) for fact in jobs]
+    titles = ["job", "last slot", "state", "next slot"]
+    if any(fact["group"] or fact["priority"] for fact in jobs):
+        turns = [(fact["group"] or "-", str(fact["priority"])) for fact in jobs]
+        rows = [(*row, *turn) for row, turn in zip(rows, turns, strict=True)]
+        titles += ["group", "priority>"]
+    output.columns(rows, *titles)
 
 
 def _headline(facts: Mapping[str, Any], now: datetime) -> Text:

@@ -172,6 +172,23 @@ def test_check_warns_of_a_backlog_that_never_drains(cli: Cli) -> None:
     assert json.loads(cli("check", "--json").out)["warnings"] == []
 
 
+def test_check_warns_of_a_group_that_is_misspelt_on_either_side(cli: Cli) -> None:
+    job = '[[job]]\nname = "{0}"\nevery = "1m"\nshell = ":"\ngroup = "{0}"\n'
+    group = '[[group]]\nname = "acme"\nmax_parallel = 2\n'
+    Path("cron-leader.toml").write_text(group + job.format("acne") + job.format("globex"))
+    warnings = json.loads(cli("check", "--json").out)["warnings"]
+    assert [text.partition("cron-leader.toml: ")[2] for text in warnings] == [
+        '[[job]] "acne" group = "acne": no [[group]] has this name, so its runs have no bound of '
+        "their own; did you mean acme?",
+        '[[job]] "globex" group = "globex": no [[group]] has this name, so its runs have no bound '
+        "of their own",
+        '[[group]] "acme": no job is of it; did you mean acne?',
+    ]
+    for text in (group + job.format("acme"), job.format("acme") + job.format("globex")):
+        Path("cron-leader.toml").write_text(text)
+        assert json.loads(cli("check", "--json").out)["warnings"] == []
+
+
 def test_a_traceback_is_shown_at_debug_only(cli: Cli) -> None:
     configure("[lease")
     assert "Traceback" not in cli("check").err

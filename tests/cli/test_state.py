@@ -59,11 +59,15 @@ async def fleet(etcd: EmbeddedEtcd) -> AsyncIterator[Fleet]:
 
 
 def configure(
-    *, fleet: str = "default", endpoint: str = "127.0.0.1:1", job: str = "digest"
+    *,
+    fleet: str = "default",
+    endpoint: str = "127.0.0.1:1",
+    job: str = "digest",
+    more: str = "",
 ) -> None:
     Path("cron-leader.toml").write_text(
         f'[fleet]\nname = "{fleet}"\nprefix = "{PREFIX}"\n[etcd]\nendpoints = ["{endpoint}"]\n'
-        f'[[job]]\nname = "{job}"\nevery = "1m"\nshell = ":"\n'
+        f'[[job]]\nname = "{job}"\nevery = "1m"\nshell = ":"\n{more}'
     )
 
 
@@ -235,11 +239,19 @@ async def test_status_names_the_leader_its_term_the_line_and_the_jobs(
         "succeeded",
     )
     assert job["next"] > job["last"]["scheduled_for"]
+    assert (job["group"], job["priority"]) == (None, 0)
     text = (await command(cli, "status")).out
+    assert "priority" not in text
     assert f"fleet {fleet.name}: a leads, fence 7" in text
     assert ", last heartbeat " in text
     await ledger.heartbeat(term, T0, datetime.now(UTC))
     assert "heartbeat" not in (await command(cli, "status")).out
+    configure(fleet=fleet.name, endpoint=etcd.endpoint, more='group = "mail"\npriority = 3\n')
+    (job,) = (await status_with(cli, nodes=2))["jobs"]
+    assert (job["group"], job["priority"]) == ("mail", 3)
+    *_, titles, row = (await command(cli, "status")).out.splitlines()
+    assert titles.split()[-2:] == ["group", "priority"]
+    assert row.split()[-2:] == ["mail", "3"]
 
 
 async def status_with(cli: Cli, *, nodes: int) -> dict[str, Any]:
