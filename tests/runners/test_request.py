@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -63,6 +63,11 @@ class Answers(BaseHTTPRequestHandler):
                 self.close_connection = True
             case ["endless"]:
                 self._endless()
+            case ["drip"]:
+                self._endless(b"x", pause_s=0.02)
+            case ["slow"]:
+                Event().wait(0.2)
+                self._answer(200, b"at last\n")
 
     do_POST = do_PUT = do_HEAD = do_GET
 
@@ -77,11 +82,12 @@ class Answers(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
 
-    def _endless(self) -> None:
+    def _endless(self, part: bytes = b"x" * 65536, pause_s: float = 0) -> None:
         self._begin(200, {"Connection": "close"})
         try:
             while True:
-                self.wfile.write(b"x" * 65536)
+                self.wfile.write(part)
+                Event().wait(pause_s)
         except OSError:
             self.close_connection = True
 
@@ -366,18 +372,20 @@ def test_a_file_that_is_no_certificate_is_said_before_anything_is_sent(
 async def test_url_runs_end_as_the_answer_says_and_hang_no_longer_than_their_timeout(
     server: Server,
 ) -> None:
-    ok, down, hangs = (
+    paths = {"/status/200": 30, "/status/503": 30, "/slow": 30, "/hang": 0.3, "/drip": 0.3}
+    ok, down, slow, *stuck = (
         job(HttpSpec(server.url(path)), timeout_s=timeout_s, retries=1, retry_exit_codes=(1, 5))
-        for path, timeout_s in (("/status/200", 30), ("/status/503", 30), ("/hang", 0.3))
+        for path, timeout_s in paths.items()
     )
     ledger = LedgerAccess("postgresql://u:secret@h/x", 1.0)
     async with stage(ok, ledger=ledger, environ={"HTTP_PROXY": "http://127.0.0.1:1"}) as s:
-        succeeded, failed, late = [await s.play(it) for it in (ok, down, hangs)]
+        succeeded, failed, patient, *late = [await s.play(it) for it in (ok, down, slow, *stuck)]
     assert (succeeded.ok, succeeded.exit_code) == (True, 0)
     assert succeeded.output == "HTTP/1.1 200 OK\nas asked\n"
     assert (failed.exit_code, failed.error) == (5, "HTTP/1.1 503 Service Unavailable")
     assert retry_at(run_of(down), failed) is not None
-    assert (late.timed_out, late.exit_code) == (True, 143), "SIGTERM was enough"
+    assert (patient.ok, patient.output) == (True, "HTTP/1.1 200 OK\nat last\n")
+    assert [(run.timed_out, run.exit_code) for run in late] == [(True, 143)] * 2, "by SIGTERM"
     headers = server.seen[0]["headers"]
     assert headers["cron-leader-fence"] == "42"
     assert headers["cron-leader-attempt"] == "1"
