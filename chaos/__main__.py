@@ -11,19 +11,21 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos import checks, cuts, op, plan, report, seeds, shrink
+from chaos import checks, cuts, op, plan, real, report, seeds, shrink
 from chaos.canaries import CANARIES, table
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
 from chaos.retest import why_pale
 from chaos.run import SCENARIOS, NotSteady, Order, judge, run
 from chaos.worlds import contain
+from chaos.worlds.rig import Wanted
 from chaos.worlds.services import NotHere
 from chaos.worlds.sim.canaries import SIM_CANARIES, first_seed
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
 OUT = Path(__file__).parent / "out"
-WORLDS = ("sim",)
+WORLDS = ("sim", *real.SITES)
+SIM = ("sim",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     match args.command:
+        case "run" if args.world in real.SITES:
+            return _play(args)
         case "run" if args.world is not None:
             return _simulate(args)
         case "run":
             return _run(_order(args))
         case "plan":
-            made = seeds.plan_of(args.seed, _ms(args.time))
+            made = _planned(args, args.seed)
             if args.out is not None:
                 plan.save(made, args.out)
             print(plan.show(made))
@@ -82,12 +86,17 @@ def _parser() -> argparse.ArgumentParser:
     run_.add_argument("--plan", type=Path, help="play this plan.json")
     run_.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
     _seeded(run_)
+    run_.add_argument("--etcd", help="proc, netns: of this version, as 3.5")
+    run_.add_argument("--members", type=int, choices=(1, 3), default=3, help="... of etcd")
+    run_.add_argument("--sqlite", action="store_true", help="proc: on a SQLite file")
+    run_.add_argument("--config", type=Path, help="proc, netns: your own jobs; they are really run")
     run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
     in_scenarios = [name for name, canary in CANARIES.items() if canary.scenarios]
     run_.add_argument("--canary", choices=in_scenarios, help="build this defect in: must be NO")
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
     planned = commands.add_parser("plan", help="the faults that a seed stands for")
     planned.add_argument("--out", type=Path, help="save it: for run --plan")
+    planned.add_argument("--world", choices=WORLDS, default="sim", help="as it is played there")
     _seeded(planned)
     shrunk = commands.add_parser("shrink", help="the fewest faults with which a sim run fails so")
     shrunk.add_argument("folder", type=Path, help="where the run left its plan.json")
@@ -99,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     cuts_.add_argument("--out", type=Path, help="where to leave logs, history and tally")
     canary = commands.add_parser("canary", help="each built-in defect must turn test and check red")
     canary.add_argument("name", nargs="?", choices=[*CANARIES, *(SIM_CANARIES.keys() - CANARIES)])
-    canary.add_argument("--world", choices=WORLDS, help="look for its first seed there")
+    canary.add_argument("--world", choices=SIM, help="look for its first seed there")
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
     check = commands.add_parser("check", help="judge a history.jsonl again")
     check.add_argument("history", type=Path)
@@ -112,17 +121,63 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seeded(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--time", type=float, default=600.0, help="of each run, in seconds")
+    parser.add_argument("--time", type=float, help="of each run, in seconds (sim: 600, else 60)")
+    parser.add_argument("--ttl", type=int, help="of the lease, in seconds (sim: 10, else 2)")
+
+
+def _planned(args: argparse.Namespace, seed: int) -> plan.Plan:
+    """What this seed stands for in that world."""
+    if args.world in real.SITES:
+        return real.plan_of(args.world, seed, _ms(args.time or 60), args.ttl or 2)
+    return seeds.plan_of(seed, _ms(args.time or 600))
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def _play(args: argparse.Namespace) -> int:
+    """Plans of seeds in real time, one after the other; the worst verdict."""
+    first = args.seed
+    made = [_planned(args, seed) for seed in range(first, first + args.seeds)]
+    if args.plan is not None:
+        made = [plan.load(args.plan)]
+    out = (args.out or _fresh(args.world)).resolve()
+    found = [_play_one(args, one, _folder(out, one, made)) for one in made]
+    return next(s for v in (Verdict.NO, Verdict.UNKNOWN, Verdict.YES) if (s := EXIT[v]) in found)
+
+
+def _folder(out: Path, one: plan.Plan, of: Sequence[plan.Plan]) -> Path:
+    return out if len(of) == 1 else out / f"seed-{one.seed}"
+
+
+def _play_one(args: argparse.Namespace, made: plan.Plan, out: Path) -> int:
+    """netns: this command again, inside new namespaces, with the plan."""
+    wanted = Wanted(out, made, args.etcd, args.sqlite or None, args.config, args.members)
+    if real.boxed(args.world) and not contain.contained():
+        if lacking := contain.missing():
+            print(f"chaos: {lacking}", file=sys.stderr)
+            return EXIT[Verdict.UNKNOWN]
+        out.mkdir(parents=True, exist_ok=True)
+        plan.save(made, out / "plan.json")
+        print(f"{plan.show(made)}\n{out}", flush=True)
+        return _enter(out, *real.words(args.world, wanted))
+    out.mkdir(parents=True, exist_ok=True)
+    if not real.boxed(args.world):
+        print(f"{plan.show(made)}\n{out}", flush=True)
+    try:
+        status = _show(real.play(args.world, wanted))
+    except (NotHere, OSError) as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return EXIT[Verdict.UNKNOWN]
+    print(f"report: {_draw(out)}", flush=True)
+    return status
+
+
 def _simulate(args: argparse.Namespace) -> int:
     """Play plans in virtual time; those that are not YES are kept. The worst verdict."""
     first = args.seed
-    made = [seeds.plan_of(seed, _ms(args.time)) for seed in range(first, first + args.seeds)]
+    made = [_planned(args, seed) for seed in range(first, first + args.seeds)]
     if args.plan is not None:
         made = [plan.load(args.plan)]
     out = (args.out or _fresh("sim")).resolve()

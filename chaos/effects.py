@@ -3,6 +3,7 @@
     effects.py FILE mark              began, ended
     effects.py FILE hold              began, a beat every 50 ms, until killed
     effects.py FILE wait RELEASE      began, a beat every 50 ms, ended once the file RELEASE exists
+    effects.py FILE last SECONDS      began, a beat every 50 ms, ended after so long
 
 A line is one write to a file opened for append, so that runs of several nodes share one file.
 """
@@ -31,10 +32,23 @@ def note(out: int, what: str) -> None:
     os.write(out, json.dumps(line).encode() + b"\n")
 
 
-def main(path: str, mode: str, release: str = "") -> None:
+def goes_on(mode: str, until: str, began_s: float) -> bool:
+    match mode:
+        case "hold":
+            return True
+        case "wait":
+            return not os.path.exists(until)
+        case "last":
+            return time.monotonic() < began_s + float(until)
+        case _:
+            return False
+
+
+def main(path: str, mode: str, until: str = "") -> None:
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    began_s = time.monotonic()
     note(out, "began")
-    while mode == "hold" or (mode == "wait" and not os.path.exists(release)):
+    while goes_on(mode, until, began_s):
         time.sleep(BEAT_S)
         note(out, "beat")
     note(out, "ended")

@@ -112,6 +112,17 @@ KINDS: tuple[Kind, ...] = (
 """What is drawn by default: every fault that each world can do to the letter is left to `kinds`."""
 
 
+REAL: tuple[Kind, ...] = (
+    *KINDS,
+    Kind(Fault.CUT_ETCD, 2, (Target.RING,), _LONG),
+    Kind(Fault.RATE, 2, _NODES, _LONG, (8, 64)),
+    Kind(Fault.LINK_DOWN, 3, _NODES, _LONG),
+    Kind(Fault.SLOW, 3, _NODES, _LONG, (5, 50)),
+    Kind(Fault.DISK_FULL, 2, (Target.LEDGER,), _SHORT),
+)
+"""What is drawn where processes are real."""
+
+
 def plan(
     seed: int,
     time_ms: int,
@@ -122,6 +133,48 @@ def plan(
     """The plan of a seed. can: which faults the world does; the others are not drawn."""
     bag = [kind for kind in kinds if can(kind.fault) for _ in range(kind.weight)]
     return Plan(seed, time_ms, moves=tuple(_moves(Draws(seed), bag, time_ms)))
+
+
+OPENINGS: tuple[tuple[Fault, bool], ...] = (
+    (Fault.CUT, True),
+    (Fault.CUT_IN, True),
+    (Fault.CUT_ETCD, True),
+    (Fault.FREEZE_DAEMON, True),
+    (Fault.FREEZE_NODE, True),
+    (Fault.KILL_DAEMON, False),
+    (Fault.KILL_SUPERVISOR, False),
+    (Fault.KILL_NODE, False),
+    (Fault.RESTART, False),
+)
+"""A leader keeps its post under none of these, given that those that last do so for 1.5 TTL."""
+RISEN_MS = 2_500
+"""Real nodes lead and stand in line by then."""
+APART_MS = 12_000
+"""At most, from one fault to the next in real time; now and then two at once."""
+LONGEST_MS = 10_000
+
+
+def recovery_ms(ttl_s: int) -> int:
+    """After the last heal: what a recovery may take in real time, whatever the faults were."""
+    return 2 * ttl_s * 1000 + 8_000
+
+
+def real(seed: int, time_ms: int, ttl_s: int, can: Callable[[Fault], bool]) -> Plan:
+    """A plan for real time: it opens with a blow under which no leader keeps its post, the only one
+    for 2.5 TTL; then come others, closer than in virtual time."""
+    draws, ttl_ms = Draws(seed, 2), ttl_s * 1000
+    fault, lasts = draws.one(OPENINGS)
+    opening = Move(RISEN_MS, fault, Target.LEADER, lasts * ttl_ms * 3 // 2, pick=draws.below(60))
+    bag = [kind for kind in REAL if can(kind.fault) for _ in range(kind.weight)]
+    at_ms, last_ms = RISEN_MS + ttl_ms * 5 // 2, time_ms - recovery_ms(ttl_s) - 2_000
+    moves = [opening]
+    while bag:
+        at_ms += 0 if draws.percent(15) else draws.between(1_000, APART_MS)
+        if at_ms >= last_ms:
+            break
+        move = _move(draws, draws.one(bag), at_ms)
+        moves.append(_cut_short(move, min(move.end_ms, at_ms + LONGEST_MS, last_ms)))
+    return Plan(seed, time_ms, jobs=4, ttl_s=ttl_s, moves=tuple(moves))
 
 
 def _moves(draws: Draws, bag: Sequence[Kind], time_ms: int) -> Iterator[Move]:

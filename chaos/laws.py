@@ -54,9 +54,10 @@ def spells(story: Story) -> list[Spell]:
     ]
 
 
-def planned(story: Story, key: str) -> Any:
-    """Of the run's first op."""
-    return next(op.value[key] for op in story.ops if op.source is Source.PLAN)
+def planned(story: Story, key: str, default: Any = None) -> Any:
+    """Of the run's first op; raises KeyError if there is no such thing, and no default for it."""
+    value = next(op.value for op in story.ops if op.source is Source.PLAN)
+    return value[key] if default is None else value.get(key, default)
 
 
 def gates(story: Story) -> list[Gate]:
@@ -109,7 +110,8 @@ def every_slot_explained(story: Story) -> Finding:
     started = datetime.fromisoformat(planned(story, "started")) if jobs else None
     if not rows or started is None:
         return _unknown(every_slot_explained, "the ledger holds no slot")
-    until = started + timedelta(microseconds=(ends - 30 * SECOND_NS) // 1_000)
+    settle_ns = int(planned(story, "settle_ns", 30 * SECOND_NS))
+    until = started + timedelta(microseconds=(ends - settle_ns) // 1_000)
     for job in jobs:
         for at in _slots(datetime.fromisoformat(job["first_seen"]), until, job["every_ms"]):
             state = rows.get((job["job"], at.isoformat()))
@@ -221,7 +223,9 @@ def ticks_in_peace(story: Story) -> Finding:
     end_ns = max((op.at_ns for op in story.ops), default=0)
     found, faults = sorted(gates(story), key=lambda g: g.opened_ns), spells(story)
     allowed_ns = 2 * int(planned(story, "ttl_ns")) + 15 * SECOND_NS
-    peace = list(_peace(faults, end_ns, allowed_ns))
+    allowed_ns = int(planned(story, "recovery_ns", allowed_ns))
+    rolling_ns = int(planned(story, "rolling_ns", 40 * SECOND_NS))
+    peace = list(_peace([_rolled(s, rolling_ns) for s in faults], end_ns, allowed_ns))
     open_ = [(g.opened_ns, end_ns if g.closed_ns is None else g.closed_ns) for g in found]
     for began_ns, ends_ns in peace:
         for at_ns in _uncovered(open_, began_ns, ends_ns):
@@ -233,15 +237,19 @@ def ticks_in_peace(story: Story) -> Finding:
     return _yes(ticks_in_peace, f"{len(peace)} spells of peace")
 
 
+def _rolled(spell: Spell, rolling_ns: int) -> Spell:
+    """A rolling restart goes on for so long after the order."""
+    rolls = spell.fault in (Fault.ROLLING_RESTART, Fault.CONFIG_CHANGE)
+    more_ns = rolling_ns if rolls else 0
+    return replace(spell, healed_ns=spell.healed_ns + more_ns)
+
+
 def _peace(faults: list[Spell], end_ns: int, allowed_ns: int) -> Iterator[tuple[int, int]]:
     since_ns = 0
     for spell in sorted(faults, key=lambda s: s.began_ns):
         if spell.began_ns > since_ns + allowed_ns:
             yield since_ns + allowed_ns, spell.began_ns
-        last_ns = spell.healed_ns
-        if spell.fault == Fault.ROLLING_RESTART:
-            last_ns += 40 * SECOND_NS
-        since_ns = max(since_ns, last_ns)
+        since_ns = max(since_ns, spell.healed_ns)
     if end_ns > since_ns + allowed_ns:
         yield since_ns + allowed_ns, end_ns
 

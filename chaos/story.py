@@ -104,12 +104,12 @@ class Story:
                 yield op
 
     def gates(self) -> list[Gate]:
-        """In order of opening. A node that exits takes its open gate with it."""
+        """In order of opening. A node that exits, or is killed, takes its open gate with it."""
         gates: list[Gate] = []
         for op in self.ops:
             if op.source is not Source.NODE:
                 continue
-            if op.f in ("gate.closed", "exit"):
+            if op.f in ("gate.closed", "exit", "killed"):
                 gates = [_closed(gate, op) for gate in gates]
             elif op.f == "gate.opened":
                 gates.append(Gate(op.process, op.value["fence"], op.at_ns))
@@ -118,7 +118,7 @@ class Story:
     def starts(self) -> Iterator[Start]:
         """Every run that began, twice: by the node's word, and by its own."""
         for op in self.events("run.started"):
-            yield Start(_exec_ns(op), op.process, op.value["fence"], _run(op), own=False)
+            yield Start(exec_ns(op), op.process, op.value["fence"], _run(op), own=False)
         for op in self.notes("began"):
             yield Start(op.at_ns, op.process, op.value["fence"], _run(op), own=True)
 
@@ -153,7 +153,7 @@ def _closed(gate: Gate, op: Op) -> Gate:
     return replace(gate, closed_ns=op.at_ns)
 
 
-def _exec_ns(op: Op) -> int:
+def exec_ns(op: Op) -> int:
     """A node says how late the exec was against its slot, and that some time afterwards."""
     said, slot = (datetime.fromisoformat(op.value[key]) for key in ("ts", "scheduled_for"))
     ago = said - slot - timedelta(milliseconds=op.value["late_ms"])

@@ -133,10 +133,11 @@ class AnswersLost(Dropped):
 
     def __init__(self, host: Host, port: int) -> None:
         super().__init__("answers lost", host, (BACK,), (port,))
-        self._reset = lambda: reset(host, (port,))
+        self._host, self._port = host, port
 
     def heal(self) -> int:
-        self._reset()
+        """Reset first: or TCP would deliver them after all."""
+        reset(self._host, (self._port,))
         return super().heal()
 
 

@@ -1,5 +1,6 @@
-"""The world of network namespaces: three etcd members, one Postgres and three nodes, each on a
-host of its own behind one switch. Root only; must be entered through `contain.enter`.
+"""The world of network namespaces: etcd members, one Postgres and the nodes, each on a host of its
+own behind one switch. Root only; must be entered through `contain.enter`. Scenarios are played in
+`Netns`, plans at `site`.
 
 It promises real packets, real processes and one clock. Not other machines: one kernel, one disk.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +20,10 @@ from chaos import workloads
 from chaos.op import History, OneClock, Op, Source, Type
 from chaos.workloads import FLEET, PREFIX, Workload
 from chaos.worlds import contain, hosts
+from chaos.worlds.network import PacketNetwork
 from chaos.worlds.nodes import Launcher, Node, Place
-from chaos.worlds.services import EtcdCluster, Postgres, seat
+from chaos.worlds.rig import Site, Wanted, services_at
+from chaos.worlds.services import EtcdCluster, Postgres, find_etcd, seat
 from chaos.worlds.witnesses import EtcdWitness, LedgerWitness
 from cron_leader.ledger import open_ledger
 
@@ -126,6 +131,43 @@ class Netns:
                 continue
             ops.append(Op(note["at_ns"], Source.RUN, note["node"], note["what"], Type.OK, note))
         return ops
+
+
+@contextmanager
+def site(wanted: Wanted) -> Iterator[Site]:
+    """Services up, nodes not. What is left of it ends with the namespaces. Raises NotHere."""
+    contain.prepare()
+    SCRATCH.mkdir()
+    addresses = _addresses(wanted)
+    built = hosts.build(addresses)
+    members = {name: built[name] for name in MEMBERS[: wanted.members]}
+    nodes = {node: built[_host(node)] for node in wanted.nodes}
+    binary = find_etcd(wanted.etcd)
+    cluster = EtcdCluster([seat(host) for host in members.values()], SCRATCH, wanted.out, binary)
+    cluster.start(heartbeat_ms=wanted.election_ms // 10, election_ms=wanted.election_ms)
+    postgres = Postgres(built["pg"], SCRATCH, wanted.out)
+    postgres.start()
+    found = services_at(cluster.endpoints, postgres.url, wanted)
+    yield Site(
+        scratch=SCRATCH,
+        nodes=nodes,
+        cluster=cluster,
+        url=postgres.url,
+        network=PacketNetwork(nodes, members),
+        environ=dict.fromkeys(wanted.nodes, found),
+        postgres=postgres,
+        clients={host.address: node for node, host in nodes.items()},
+    )
+
+
+def _addresses(wanted: Wanted) -> dict[str, str]:
+    members = {name: ADDRESSES[name] for name in MEMBERS[: wanted.members]}
+    nodes = {_host(node): f"10.77.0.{31 + n}" for n, node in enumerate(wanted.nodes)}
+    return {**members, "pg": ADDRESSES["pg"], **nodes}
+
+
+def _host(node: str) -> str:
+    return f"node-{node}"
 
 
 async def _migrate(url: str) -> None:

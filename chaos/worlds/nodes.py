@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.op import History, OneClock, Op, Source
-from chaos.worlds.hosts import Host
+from chaos.worlds.hosts import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 15.0
@@ -37,13 +37,27 @@ class Place:
     config: Path
     history: History
     clock: OneClock
+    aheads_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By how much a node's wall clock was ever set ahead."""
+    on_exit: Callable[[Node], None] = lambda _: None
+    """Told of each node that has exited, by the thread that read it."""
 
 
 class Node:
     """One run of the program, from start to exit."""
 
-    def __init__(self, name: str, host: Host, place: Place, launch: Launcher) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: Machine,
+        place: Place,
+        launch: Launcher,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """environ: more of it, for this node alone."""
         self.name, self.host, self._place = name, host, place
+        self.daemon: int | None = None
+        """The daemon's pid, once it has told; `pid` is the supervisor's."""
         options = {
             "--config": str(place.config),
             "--node-id": name,
@@ -57,11 +71,23 @@ class Node:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=ROOT,
-                env=_environment(),
+                env=_environment() | dict(environ or {}),
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def mark(self, what: str) -> None:
+        """A line of the history about the node that is not its own word."""
+        self._add(self._place.clock.now_ns(), what, {})
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if it has not left after STOP_S; its exit is in the history."""
@@ -82,15 +108,24 @@ class Node:
                 kept.flush()
                 self._note(line)
         self._add(self._place.clock.now_ns(), "exit", {"status": self._process.wait()})
+        self._place.on_exit(self)
 
     def _note(self, line: bytes) -> None:
         """A line that is no event stays in the log alone."""
         try:
             event = json.loads(line)
-            at_ns, name = self._place.clock.from_text(event["ts"]), event["event"]
+            at_ns, name = self._told_ns(event["ts"]), event["event"]
         except (ValueError, KeyError, TypeError):
             return
+        if name == "node.started":
+            self.daemon = event["pid"]
         self._add(at_ns, name, event)
+
+    def _told_ns(self, text: str) -> int:
+        """When it said so. Its clock may have been ahead of ours: the time nearest to now is it."""
+        told_ns, now_ns = self._place.clock.from_text(text), self._place.clock.now_ns()
+        aheads_ns = self._place.aheads_ns.get(self.name, ())
+        return min((told_ns - ahead for ahead in (0, *aheads_ns)), key=lambda at: abs(now_ns - at))
 
     def _add(self, at_ns: int, name: str, value: dict[str, object]) -> None:
         self._place.history.add(Op(at_ns, Source.NODE, self.name, name, value=value))

@@ -187,6 +187,7 @@ class Postgres:
         boxed: bool = True,
     ) -> None:
         self._host, self._port, self._log = host, port, logs / "postgres.log"
+        self.boxed = boxed
         self._user = _unprivileged()
         self._base = scratch / "postgres"
         self._data = self._base / "data"
@@ -197,8 +198,13 @@ class Postgres:
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
+    def at(self) -> str:
+        """host:port"""
+        return f"{self._host.address}:{self._port}"
+
+    @property
     def url(self) -> str:
-        return f"postgresql://postgres@{self._host.address}:{self._port}/postgres"
+        return f"postgresql://postgres@{self.at}/postgres"
 
     @property
     def data(self) -> Path:

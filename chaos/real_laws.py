@@ -1,0 +1,112 @@
+"""Laws of real processes, beside those that hold in every world: what a simulated node cannot do
+wrong. And which of the others are asked of them."""
+
+from __future__ import annotations
+
+from chaos import laws, timely
+from chaos.checks import Check, Finding, Verdict
+from chaos.laws import Spell, planned, spells
+from chaos.plan import Fault
+from chaos.story import SECOND_NS, Story
+
+CRASH_NS = SECOND_NS * 3 // 2
+"""Promised are 300 ms; a machine that does more than this run takes longer."""
+LEAVES_NS = 3 * SECOND_NS
+"""A leader that is asked to leave: its drain of 1 s, and its runs' end."""
+LATE_NS = 2 * SECOND_NS
+"""From the end of the lease to a successor's open gate: promised is 1 s; see CRASH_NS."""
+_CRASHES = frozenset({Fault.KILL_DAEMON, Fault.KILL_SUPERVISOR})
+
+
+def succeeded_in_time(story: Story) -> Finding:
+    """After the first blow, which hits a leader and is alone, a newer term's gate opens within the
+    bound of design section 7 (T + 1 s; for a crash, and for leaving, far less), and some slack."""
+    faults = sorted(spells(story), key=lambda spell: spell.began_ns)
+    gates = sorted(story.gates(), key=lambda gate: gate.opened_ns)
+    if not faults or not gates or not faults[0].nodes:
+        return _unknown(succeeded_in_time, "no leader was hit")
+    blow, ttl_ns = faults[0], int(planned(story, "ttl_ns"))
+    first = next((gate for gate in gates if gate.opened_ns > blow.began_ns), None)
+    bound_ns = _bound_ns(blow, ttl_ns)
+    if first is None:
+        return _no(succeeded_in_time, f"nobody took over after {blow.fault}")
+    took_ns = first.opened_ns - blow.began_ns
+    text = f"{first.node} {_s(took_ns)} after {blow.fault}, bound {_s(bound_ns)}"
+    return (_yes if took_ns <= bound_ns else _no)(succeeded_in_time, text)
+
+
+def _bound_ns(blow: Spell, ttl_ns: int) -> int:
+    if blow.fault in _CRASHES:
+        return CRASH_NS
+    if blow.fault == Fault.RESTART:
+        return LEAVES_NS
+    return ttl_ns + LATE_NS
+
+
+def no_node_falls_over(story: Story) -> Finding:
+    """A node exits when it is asked to, with status 0, or because it was killed."""
+    killed: set[str] = set()
+    exits = 0
+    for op in story.ops:
+        if op.f == "killed" or (op.f == "inject" and op.value["fault"] == Fault.KILL_SUPERVISOR):
+            killed |= {op.process, *op.value.get("nodes", ())}
+        elif op.f in ("exit", "after.exit"):
+            exits += 1
+            if op.value["status"] != 0 and op.process not in killed:
+                text = f"{op.process} exited with status {op.value['status']}"
+                return _no(no_node_falls_over, text)
+            killed.discard(op.process)
+    if not exits:
+        return _unknown(no_node_falls_over, "no node was ever asked to stop")
+    return _yes(no_node_falls_over, f"{exits} exits")
+
+
+def no_traceback(story: Story) -> Finding:
+    """Nothing went wrong in a node that nobody had thought of."""
+    for op in story.ops:
+        if op.f == "after.remains":
+            found = op.value.get("tracebacks", ["not looked for"])
+            return _no(no_traceback, found[0]) if found else _yes(no_traceback, "none")
+    return _unknown(no_traceback, "nobody looked")
+
+
+def nothing_is_left(story: Story) -> Finding:
+    """When the nodes are gone so are their runs, their connections and their keys."""
+    for op in story.ops:
+        if op.f == "after.remains":
+            left = {what: op.value.get(what) for what in ("processes", "connections", "keys")}
+            found = [f"{what}: {value}" for what, value in left.items() if value]
+            return _no(nothing_is_left, found[0]) if found else _yes(nothing_is_left, "nothing")
+    return _unknown(nothing_is_left, "nobody looked")
+
+
+REAL: tuple[Check, ...] = (
+    *laws.LAWS,
+    timely.gate_opens_after_its_raise,
+    timely.a_hand_shuts_the_gate_in_time,
+    timely.jobs_keep_to_themselves,
+    succeeded_in_time,
+    no_node_falls_over,
+    no_traceback,
+    nothing_is_left,
+)
+NEED_OUR_JOBS: frozenset[Check] = frozenset(
+    {laws.lost_runs_end_in_time, timely.jobs_keep_to_themselves}
+)
+"""These read what only the harness's own jobs write down."""
+
+
+def _s(ns: int) -> str:
+    return f"{ns / SECOND_NS:.2f} s"
+
+
+def _yes(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.YES, text)
+
+
+def _no(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.NO, text)
+
+
+def _unknown(check: Check, text: str) -> Finding:
+    return Finding(check.__name__, Verdict.UNKNOWN, text)

@@ -1,0 +1,177 @@
+"""The history of a real world, told in the words of the laws: a pure function of ops.
+
+Real nodes say less than simulated ones, and what they say has to be put together: until when the
+lease of a leader is good (from its renewals), under which fence a key went (from its lease), when a
+run that was killed had ended (with its last beat). Times begin at zero and end when the nodes are
+asked to stop: what comes after that is no work of the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from chaos.checks import START_UP_NS
+from chaos.op import Op, Source, Type
+from chaos.plan import Fault
+from chaos.story import exec_ns
+
+_STILL = frozenset({Fault.FREEZE_NODE, Fault.FREEZE_DAEMON, Fault.SLOW})
+"""Under these a run may take its time to write its first note."""
+
+
+def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """ops: in order of time; the first is the plan, with the wall clock at that time ("wall")."""
+    fences = _fences(ops)
+    stop_ns = next((op.at_ns for op in ops if op.f == "stopping"), ops[-1].at_ns)
+    zero_ns = ops[0].at_ns
+    told = [
+        *_deadlines(ops, fences),
+        *_runs(ops),
+        *(_put_right(op, fences, stop_ns) for op in ops if _is_kept(op)),
+    ]
+    jobs = list(_jobs(ops, stop_ns))
+    kept = [op for op in told if op.at_ns <= stop_ns or op.source in (Source.PLAN, Source.NEMESIS)]
+    after = [op for op in ops if op.f in ("exit", "remains") and op.at_ns > stop_ns]
+    began = replace(ops[0], at_ns=0, value={**ops[0].value, "started": ops[0].value["wall"]})
+    moved = (_moved(op, zero_ns) for op in (*kept, *jobs, *(_aside(op, stop_ns) for op in after)))
+    return tuple(sorted((began, *moved), key=lambda op: op.at_ns))
+
+
+def _moved(op: Op, zero_ns: int) -> Op:
+    value = op.value
+    for key in ("until_ns", "sent_ns", "began_ns"):
+        if key in value:
+            value = {**value, key: value[key] - zero_ns}
+    return replace(op, at_ns=op.at_ns - zero_ns, value=value)
+
+
+def _aside(op: Op, stop_ns: int) -> Op:
+    """What only `real_laws` look at: it came after the end, and is kept as of the end."""
+    return Op(stop_ns, Source.PLAN, op.process, f"after.{op.f}", value=op.value)
+
+
+def _is_kept(op: Op) -> bool:
+    """Runs are told anew; the harness's own writes are no leader's; the plan comes first."""
+    if op.source is Source.RUN or op.f in ("plan", "job", "periods", "remains"):
+        return False
+    return not (op.f == "accepted" and op.process == "harness")
+
+
+def _fences(ops: Iterable[Op]) -> dict[str, int]:
+    """Lease -> the fence under which its holder led."""
+    return {
+        op.value["lease"]: op.value["fence"]
+        for op in ops
+        if op.source is Source.NODE and op.f == "gate.opened"
+    }
+
+
+def _put_right(op: Op, fences: Mapping[str, int], stop_ns: int) -> Op:
+    """Fences of keys and hands; rows as text, and as of the end."""
+    match op.source, op.f:
+        case Source.ETCD, _:
+            lease = op.value["key"].rpartition("/")[2]
+            return replace(op, value={**op.value, "fence": fences.get(lease, -1)})
+        case Source.NEMESIS, "meddled":
+            return replace(op, value={**op.value, "fence": fences.get(op.value["lease"], -1)})
+        case Source.LEDGER, "accepted":
+            return op
+        case Source.LEDGER, _:
+            return replace(op, at_ns=stop_ns, value=_texts(op.value))
+        case _:
+            return op
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Times as ISO texts in UTC, whatever the database gave."""
+    return {key: _text(value) if key in _TIMES else value for key, value in row.items()}
+
+
+_TIMES = frozenset({"scheduled_for", "first", "last", "effective_from", "retired_at"})
+
+
+def _text(value: Any) -> Any:
+    if value is None:
+        return None
+    at = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return at.astimezone(UTC).isoformat()
+
+
+def _deadlines(ops: Sequence[Op], fences: Mapping[str, int]) -> Iterator[Op]:
+    """A renewal says how long ago it was sent; a margin is TTL / 5 at least."""
+    lasts_ns = ops[0].value["ttl_ns"] - ops[0].value["margin_ns"]
+    for op in ops:
+        if op.source is Source.NODE and op.f in ("lease.granted", "lease.renewed"):
+            fence = fences.get(op.value["lease"])
+            sent_ns = op.at_ns - round(op.value.get("duration_ms", 0) * 1e6)
+            value = {"fence": fence, "sent_ns": sent_ns, "until_ns": sent_ns + lasts_ns}
+            yield Op(op.at_ns, Source.NODE, op.process, "deadline", value=value)
+
+
+def _jobs(ops: Iterable[Op], stop_ns: int) -> Iterator[Op]:
+    """Those that have a row, are not retired, and whose period is known."""
+    periods = next((op.value for op in ops if op.f == "periods"), {})
+    for op in ops:
+        if op.source is Source.LEDGER and op.f == "job" and op.value["retired_at"] is None:
+            name = op.value["job"]
+            if name in periods:
+                value = {
+                    "job": name,
+                    "first_seen": _text(op.value["effective_from"]),
+                    "every_ms": round(periods[name] * 1000),
+                }
+                yield Op(stop_ns, Source.LEDGER, "ledger", "job", Type.OK, value)
+
+
+# ------------------------------------------------------------------ runs
+
+
+def _runs(ops: Sequence[Op]) -> Iterator[Op]:
+    """By their own notes, where there are any; else by their nodes' word."""
+    notes: dict[tuple[Any, ...], list[Op]] = {}
+    for op in ops:
+        if op.source is Source.RUN:
+            notes.setdefault(_run(op), []).append(op)
+    said = {_run(op): op for op in ops if op.source is Source.NODE and op.f == "run.started"}
+    for run, own in notes.items():
+        yield _begun(own[0], said.get(run), ops)
+        yield from _ended(own)
+    if not notes:
+        for op in said.values():
+            yield Op(exec_ns(op), Source.RUN, op.process, "began", Type.OK, op.value)
+
+
+def _run(op: Op) -> tuple[Any, ...]:
+    value = op.value
+    return value["job"], _text(value["scheduled_for"]), value["attempt"], value["fence"]
+
+
+def _begun(note: Op, said: Op | None, ops: Sequence[Op]) -> Op:
+    """The instant of the exec as the node tells it, if the run's own first note came as soon after
+    that as a program takes to start, less what it stood still."""
+    if said is None:
+        return note
+    exec_at_ns = exec_ns(said)
+    took_ns = note.at_ns - exec_at_ns - _still_ns(ops, note.process, exec_at_ns, note.at_ns)
+    believed = exec_at_ns <= note.at_ns and took_ns <= START_UP_NS
+    return replace(note, at_ns=exec_at_ns) if believed else note
+
+
+def _ended(notes: Sequence[Op]) -> Iterator[Op]:
+    """With its last note: a run that is killed says no more."""
+    last = notes[-1]
+    yield replace(last, f="ended", value={**last.value, "killed": last.f != "ended"})
+
+
+def _still_ns(ops: Iterable[Op], node: str, from_ns: int, to_ns: int) -> int:
+    """How much of that stretch faults held the node still."""
+    held = (
+        min(to_ns, op.at_ns) - max(from_ns, op.value["began_ns"])
+        for op in ops
+        if op.source is Source.NEMESIS and (op.f, op.type) == ("heal", Type.OK)
+        if op.value["fault"] in _STILL and node in op.value["nodes"]
+    )
+    return sum(max(0, ns) for ns in held)
