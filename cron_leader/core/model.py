@@ -391,13 +391,15 @@ class Past:
     """What a new leader reads after its raise: the highest planned_to of the election, and jobs.
 
     went_back_at: when a raise found that the ledger had lost its end, None: it has not, or that is
-    settled. skip: the answer to it; else it is believed.
+    settled. skip: the answer to it; else it is believed. unfinished: whether slots of older terms
+    wait or run, by their rows; after the raise no older term adds one.
     """
 
     planned_to: datetime | None
     jobs: Mapping[str, JobRecord]
     went_back_at: datetime | None = None
     skip: bool = False
+    unfinished: bool = True
 
 
 @value
@@ -409,6 +411,7 @@ class Settlement:
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
     skip: the ledger went back: its unfinished slots are not run again.
+    sweep: whether there are unfinished slots of older terms.
     """
 
     now: datetime
@@ -419,6 +422,7 @@ class Settlement:
     gaps: tuple[Gap, ...]
     at_least_once: frozenset[str]
     skip: bool = False
+    sweep: bool = True
 
 
 @value

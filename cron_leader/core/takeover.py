@@ -62,6 +62,7 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
             n for n, job in jobs.items() if job.delivery is Delivery.AT_LEAST_ONCE
         ),
         skip=lost_to is not None,
+        sweep=past.unfinished,
     )
 
 

@@ -235,6 +235,7 @@ def past_of(planned: Rows, jobs: Rows) -> Past:
         {job["job"]: _job_record(job) for job in jobs},
         went_back_at=to_time_or_none(row["went_back_at"]) if _is_open(row) else None,
         skip=row["went_back"] == Rollback.SKIP,
+        unfinished=bool(row["unfinished"]),
     )
 
 

@@ -113,7 +113,10 @@ WHERE election = :election AND fence = :fence AND ended_at = :now AND reason = :
 -- A loss is dealt with once a term has settled above the fence that was lost; of that, terms know.
 SELECT max(t.planned_to) AS planned_to, max(t.fence) AS settled,
     max(f.went_back_at) AS went_back_at, max(f.went_back_from) AS went_back_from,
-    max(f.went_back) AS went_back
+    max(f.went_back) AS went_back, EXISTS (
+        SELECT s.state FROM cron_leader_slot AS s JOIN cron_leader_fence AS g
+            ON g.election = s.election AND s.fence < g.fence
+        WHERE s.election = :election AND s.state IN ('due', 'running', 'retrying')) AS unfinished
 FROM cron_leader_fence AS f LEFT JOIN cron_leader_term AS t ON t.election = f.election
 WHERE f.election = :election
 

@@ -100,7 +100,7 @@ def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
         *_sweep(of_term, settlement),
         *_backlog(of_term, settlement),
         Step("end_older_terms", of_term),
-        waiting,
+        *([waiting] if settlement.sweep or settlement.entries else ()),
     )
     copy = Write("settle", term, settlement.now, (waiting,), _due_rows, within_s=SETTLE_S)
     return replace(copy, steps=steps, instead=copy)
@@ -116,6 +116,8 @@ def _open_term(term: Term, settlement: Settlement) -> Step:
 
 
 def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
+    if not settlement.sweep:
+        return
     again = tuple((job,) for job in sorted(settlement.at_least_once))
     yield Step("hold_unfinished", of_term)
     yield Step("sweep_attempts", of_term)

@@ -97,12 +97,15 @@ class Both:
         assert (past.planned_to, dict(past.jobs)) == (shown.planned_to, dict(shown.jobs))
         assert past.went_back_at == shown.went_back_at
         assert past.skip == shown.skip or past.went_back_at is None
+        assert past.unfinished == shown.unfinished or term is not self.terms[-1]
         jobs = tuple(JobRecord(job, T0, T0, "d") for job in JOBS if job not in past.jobs)
         planned_to = max(self.now, past.planned_to or self.now)
         again = frozenset({"a"})
         entries = (self.entry(), self.entry())
         skip = past.went_back_at is not None and past.skip
-        past_ = Settlement(self.now, planned_to, jobs, (), entries, (), again, skip)
+        past_ = Settlement(
+            self.now, planned_to, jobs, (), entries, (), again, skip, past.unfinished
+        )
         self.same(await self.real.settle(term, past_), self.model.settle(term, past_))
 
     def slot(self) -> SlotKey:

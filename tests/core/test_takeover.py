@@ -42,6 +42,12 @@ def test_a_flood_of_missed_slots_is_told_as_a_sum_beyond_a_bound() -> None:
     assert told[-1] == {"slots": 2 * MOST_TOLD}
 
 
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_a_takeover_sweeps_where_older_terms_left_something_unfinished(unfinished: bool) -> None:
+    past = replace(_past([job("a")], 3), unfinished=unfinished)
+    assert settle({"a": job("a")}, past, T0).sweep is unfinished
+
+
 # ------------------------------------------------------------------ pauses and blackouts
 
 

@@ -18,6 +18,7 @@ from cron_leader.core.model import (
     JobRecord,
     Mark,
     Origin,
+    Past,
     Reason,
     Refused,
     Run,
@@ -32,6 +33,7 @@ from tests.ledger.kit import (
     ELECTION,
     T0,
     Lab,
+    Leader,
     at,
     finish,
     nothing,
@@ -452,6 +454,27 @@ async def test_a_sweep_abandons_running_rows_and_adopts_waiting_ones(lab: Lab) -
     assert {a.run_id: a.state for a in lab.read().attempts()} == {
         "run-1": "abandoned", "done": "succeeded",
     }  # fmt: skip
+
+
+async def _past(leader: Leader) -> Past:
+    return await leader.ledger.read_past(leader.term)
+
+
+async def test_a_takeover_reads_whether_older_terms_left_anything_unfinished(lab: Lab) -> None:
+    """Where they did not, its settlement sweeps nothing."""
+    first = await lab.leader(past=settlement())
+    await first.take(RUN, Claim(slot(1), "done"))
+    await first.finish(Claim(slot(1), "done"))
+    second = await lab.leader("b")
+    assert (await _past(second)).unfinished
+    await second.settle(settlement())
+    third = await lab.leader("c")
+    assert not (await _past(third)).unfinished
+    due = Entry(slot(5), State.DUE, next_at=at(7))
+    past = replace(settlement(entries=(due,)), sweep=False)
+    assert await third.settle(past) == (DueRow(slot(5), 0, Origin.SCHEDULE, at(7)),)
+    assert (await _past(third)).unfinished is False
+    assert (await _past(await lab.leader("d"))).unfinished
 
 
 async def test_at_least_once_is_taken_over_twice_and_then_abandoned(lab: Lab) -> None:

@@ -212,9 +212,10 @@ class ModelLedger:
     def read_past(self, term: Term) -> Past:
         planned = max((row.planned_to for row in self.terms.values()), default=None)
         loss, settled = self.loss, max(self.terms, default=0)
+        past = Past(planned, dict(self.jobs), unfinished=bool(self._to_sweep(term.fence)))
         if loss is None or settled >= loss.lost_from:
-            return Past(planned, dict(self.jobs))
-        return Past(planned, dict(self.jobs), loss.at, loss.skip)
+            return past
+        return replace(past, went_back_at=loss.at, skip=loss.skip)
 
     def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
         if refused := self._refused(term, "settle"):
@@ -223,7 +224,8 @@ class ModelLedger:
             for row in self.terms.values():
                 row.ended = row.ended or "lease_expired"
             self.terms[term.fence] = TermRow(term.nonce, settlement.planned_to)
-            self._sweep(term.fence, settlement)
+            if settlement.sweep:
+                self._sweep(term.fence, settlement)
             self.jobs.update((record.job, self._put(record)) for record in settlement.jobs)
             for name in settlement.retired:
                 self.jobs[name] = replace(self.jobs[name], retired_at=settlement.now)
