@@ -23,7 +23,7 @@ _BY_STATE = {
     "3D": "create the database, or correct [ledger] url",
     "42501": "grant it, or have the owner run `cron-leader db migrate --sql`",
     "42P01": "the tables are gone or not on the search_path: run `cron-leader db migrate`",
-    "42883": "the guard function is gone: run `cron-leader db migrate` on a fresh schema",
+    "42883": "a function of the ledger is gone: run `cron-leader db migrate` on a fresh schema",
     "3F": "create the schema, or correct the search_path of the role",
 }
 _PASSING = {

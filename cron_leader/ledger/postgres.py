@@ -3,7 +3,8 @@
 Every write of a term is one transaction, sent as one pipeline: BEGIN, its settings, the statements,
 the guard, COMMIT. The guard comes last: a successor waits for a COMMIT, not for a transaction. When
 the guard refuses, the server skips the COMMIT. All settings are local to the transaction, so that a
-pooler in transaction mode does no harm.
+pooler in transaction mode does no harm. The usual claim is one statement that does the same on the
+server: cron_leader_claim(), made by the migrations.
 
 Not promised: more than the database keeps. After a fail-over to a stand-by that lost commits the
 next leader, or the sitting one, finds less than was acknowledged: see `ledger_rollback`.
@@ -49,7 +50,7 @@ from cron_leader.ledger.guarded import (
 )
 from cron_leader.ledger.pg_older import end_older, push_past, until_known
 from cron_leader.ledger.pg_sessions import Connection, Sessions
-from cron_leader.ledger.sql import Dialect, Params, queries, to_time
+from cron_leader.ledger.sql import Dialect, Params, queries, to_array, to_time
 from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal, take_at_once
 
 T = TypeVar("T")
@@ -77,9 +78,17 @@ _QUERIES = queries(Dialect.POSTGRES)
 
 _BEGIN: Statement = ("BEGIN ISOLATION LEVEL READ COMMITTED", None)
 _COMMIT: Statement = ("COMMIT", None)
-_COMPILE_GUARD = """
-DO $$BEGIN PERFORM cron_leader_guard('', 0, ''); EXCEPTION WHEN OTHERS THEN NULL; END$$
+_COMPILE = """
+DO $$BEGIN
+    PERFORM cron_leader_claim('', '1', '0', '', 0, '', '', now(), now(), now(),
+        '{}', '{}', '{}', '{}', '{}');
+EXCEPTION WHEN OTHERS THEN NULL; END$$
 """
+"""A claim of nothing, refused by the guard: this server process has both functions planned."""
+
+OTHER_ISOLATION = "CL002"
+"""SQLSTATE of cron_leader_claim where the database's default is not READ COMMITTED."""
+
 _CLOCK: Statement = ("SELECT clock_timestamp() AS ledger_now", None)
 _TIMELINE = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline"
 _SETTINGS = """
@@ -102,8 +111,15 @@ class _OwnCopy:
     """The transaction met a row that only an earlier copy of itself can have written."""
 
 
+class _NotAloneError(Exception):
+    """The isolation has to be named first: nothing was done."""
+
+
 class PostgresLedger(GuardedLedger):
     """`postgresql://user:password@host:port/database`, or anything else libpq reads."""
+
+    _alone = True
+    """Whether the usual claim can be one statement here."""
 
     def __init__(self, url: str, *, frozen_s: float = FROZEN_S) -> None:
         """frozen_s: after how long the server ends a transaction whose client froze."""
@@ -170,7 +186,7 @@ class PostgresLedger(GuardedLedger):
         ]
         async with self._sessions.session(READ_S) as connection:
             plans: list[Statement] = [(f"EXPLAIN {text}", given) for text, given in statements]
-            await _transact(connection, [*plans, (_COMPILE_GUARD, None)])
+            await _transact(connection, [*plans, (_COMPILE, None)])
 
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
@@ -240,7 +256,10 @@ class PostgresLedger(GuardedLedger):
     # -------------------------------------------------------------- guarded writes
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused:
-        return await self.write(take_at_once(term, batch))
+        with contextlib.suppress(_NotAloneError):
+            if self._alone and len(batch.claims) <= CHUNK:
+                return await self.write(take_at_once(term, batch))
+        return await super().take(term, batch)
 
     async def write(self, write: Write[T]) -> T | Refused:
         answer = await self._send(write)
@@ -252,6 +271,8 @@ class PostgresLedger(GuardedLedger):
         return answer
 
     async def _send(self, write: Write[T]) -> T | Refused | _OwnCopy:
+        if write.alone:
+            return await self._send_alone(write)
         last = tuple(_statements(write.steps[-1]))
         statements = (
             *_begin(
@@ -278,6 +299,26 @@ class PostgresLedger(GuardedLedger):
         rows = [row for answer in answers[-len(last) :] for row in answer]
         return write.answer(rows, to_time(guard[0]["ledger_now"]))
 
+    async def _send_alone(self, write: Write[T]) -> T | Refused:
+        ((text, given),) = _statements(write.steps[0])
+        name = fencing.application_name(write.term.election, write.term.fence)
+        settings = {
+            "name": name,
+            "within_ms": _ms(write.within_s),
+            "frozen_ms": _ms(self._frozen_s),
+        }
+        async with self._sessions.session(write.within_s) as connection:
+            try:
+                (rows,) = await _transact(connection, [(text, {**given, **settings})])
+            except psycopg.Error as error:
+                if error.sqlstate == OTHER_ISOLATION:
+                    self._alone = False
+                    raise _NotAloneError from None
+                if error.sqlstate != fencing.REFUSED:
+                    raise
+                return Refused(write.what, _fence_in(error))
+        return write.answer(rows, None)
+
     async def _record(self, refusal: Params) -> None:
         """Best effort, unfenced: the one thing a deposed leader may write."""
         with contextlib.suppress(CronLeaderError):
@@ -301,15 +342,15 @@ def _named(query: str, params: Params) -> Statement:
     return _QUERIES[query].text, params
 
 
-def _statements(step: Step) -> Iterator[Statement]:
+def _statements(step: Step) -> Iterator[tuple[str, Params]]:
     """One statement; of a batch one for each chunk, its rows turned into columns."""
-    if step.rows is None:
-        yield _named(step.query, step.params)
-        return
     query = _QUERIES[step.query]
+    if step.rows is None:
+        yield query.text, step.params
+        return
     for start in range(0, len(step.rows), CHUNK):
         columns = zip(*step.rows[start : start + CHUNK], strict=True)
-        arrays = {name: list(c) for name, c in zip(query.columns, columns, strict=True)}
+        arrays = {name: to_array(c) for name, c in zip(query.columns, columns, strict=True)}
         yield query.text, {**step.params, **arrays}
 
 
@@ -322,6 +363,8 @@ def _fence_in(error: psycopg.Error) -> int | None:
 
 async def _transact(connection: Connection, statements: Sequence[Statement]) -> list[Rows]:
     """All of it in one round trip; rolled back on a definite error of the server."""
+    if len(statements) == 1:
+        return [await _execute(connection, *statements[0])]
     try:
         async with connection.pipeline():
             cursors = [await connection.execute(t.encode(), p) for t, p in statements]

@@ -1,7 +1,8 @@
 -- Every statement of the ledger, by name; both databases run the same text.
 --
 -- `-- name: NAME (column, ...)` starts a statement; with columns it takes a batch of rows, read as
--- the relation `batch`. `:word` is a parameter. sql.py turns both into each database's notation.
+-- the relation `batch` or, on Postgres, as an array for each column. `:word` is a parameter. sql.py
+-- turns both into each database's notation.
 -- "slot" is the primary key (job, scheduled_for, command_id).
 --
 -- One order of locks in every transaction, lest two of them wait for each other: slots that there
@@ -354,41 +355,11 @@ WHERE s.run_id = b.run_id AND s.state = 'running'
     OR s.state = 'skipped' AND s.reason = 'paused' AND s.finished_at = :now
 
 -- name: claim_fresh (job, scheduled_for, command_id, origin, run_id)
--- Postgres only: pause_new, claim_new, new_attempts, plan_to and claims_won at once. The conflict's
--- update changes nothing; it has the row read as an earlier copy, under way until now, has left it.
-, held AS (
-    SELECT b.job, b.scheduled_for, b.command_id, b.origin, b.run_id, j.job IS NOT NULL AS paused
-    FROM batch AS b LEFT JOIN cron_leader_job AS j ON j.job = b.job AND b.command_id = ''
-        AND (j.paused_until > :now
-            OR (b.scheduled_for >= j.paused_from AND b.scheduled_for < j.paused_until))
-), claimed AS (
-    INSERT INTO cron_leader_slot AS s (job, scheduled_for, command_id, election, fence, node, state,
-        reason, origin, attempt, run_id, started_at, finished_at)
-    SELECT h.job, h.scheduled_for, h.command_id, :election, :fence, :node,
-        CASE WHEN h.paused THEN 'skipped' ELSE 'running' END, CASE WHEN h.paused THEN 'paused' END,
-        h.origin, CASE WHEN h.paused THEN 0 ELSE 1 END, CASE WHEN NOT h.paused THEN h.run_id END,
-        CASE WHEN NOT h.paused THEN :now::timestamptz END,
-        CASE WHEN h.paused THEN :now::timestamptz END
-    FROM held AS h
-    ON CONFLICT (job, scheduled_for, command_id) DO UPDATE SET run_id = s.run_id
-    WHERE s.state = 'running' AND s.run_id = ANY (:run_id::text[])
-        OR s.state = 'skipped' AND s.reason = 'paused' AND s.finished_at = :now
-    RETURNING s.*
-), attempts AS (
-    INSERT INTO cron_leader_attempt
-        (job, scheduled_for, command_id, attempt, run_id, fence, node, state, started_at)
-    SELECT c.job, c.scheduled_for, c.command_id, c.attempt, c.run_id, c.fence, c.node, 'running',
-        c.started_at
-    FROM claimed AS c WHERE c.state = 'running'
-    ON CONFLICT DO NOTHING
-), planned AS (
-    UPDATE cron_leader_term SET planned_to = :planned_to
-    WHERE election = :election AND fence = :fence AND nonce = :nonce AND planned_to < :planned_to
-        AND planned_to >= :known
-)
-SELECT b.run_id, c.attempt, c.state
-FROM batch AS b JOIN claimed AS c ON c.job = b.job AND c.scheduled_for = b.scheduled_for
-    AND c.command_id = b.command_id
+-- Postgres only: pause_new, claim_new, new_attempts, plan_to, claims_won and the guard at once, by a
+-- function that the migrations make, in a transaction of its own.
+SELECT run_id, attempt, state FROM cron_leader_claim(:name, :within_ms, :frozen_ms, :election,
+    :fence, :nonce, :node, :now, :planned_to, :known, :job, :scheduled_for, :command_id, :origin,
+    :run_id)
 
 -- ------------------------------------------------------------------ the end of a run
 

@@ -7,7 +7,7 @@ for Postgres its columns are arrays through unnest, for SQLite its rows are one 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -53,7 +53,8 @@ def queries(dialect: Dialect) -> Mapping[str, Query]:
 def _query(dialect: Dialect, columns: str, body: str) -> Query:
     text = "\n".join(line for line in body.splitlines() if line and not line.startswith("--"))
     names = tuple(columns.split(", ")) if columns else ()
-    return Query(translate(dialect, (_batch(dialect, names) + text) if names else text), names)
+    head = _batch(dialect, names) if "batch" in text else ""
+    return Query(translate(dialect, head + text), names)
 
 
 def _batch(dialect: Dialect, columns: tuple[str, ...]) -> str:
@@ -77,6 +78,18 @@ def to_text(value: Value) -> str | int | None:
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     return value
+
+
+def to_array(values: Iterable[Value]) -> str:
+    """The values of a column as Postgres reads an array. psycopg takes ten times as long to."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    text = value.isoformat() if isinstance(value, datetime) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def to_time(value: str | datetime) -> datetime:

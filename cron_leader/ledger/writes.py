@@ -75,6 +75,7 @@ class Write(Generic[T]):
     outcome: what a refusal's record says was lost. within_s: bound on the answer.
     instead: what to send when a unique key says that our own earlier copy has committed.
     on_disk: whether it must outlast a loss of power by itself, or may wait for the next that must.
+    alone: its one statement asks the guard itself, and is a transaction by itself.
     """
 
     what: str
@@ -86,6 +87,7 @@ class Write(Generic[T]):
     within_s: float = WRITE_S
     instead: Write[T] | None = None
     on_disk: bool = True
+    alone: bool = False
 
 
 # ------------------------------------------------------------------ takeover
@@ -151,14 +153,12 @@ def _due_rows(rows: Rows, _: datetime | None) -> tuple[DueRow, ...]:
 
 
 def rehearsal(election: str, at: datetime) -> tuple[Step, ...]:
-    """The statements of a takeover and of a first claim, with values of their types: to be planned,
-    never run."""
+    """The statements of a takeover, with values of their types: to be planned, never run."""
     term, slot = Term(election, 0, "", "", 0, at), SlotKey("", at)
     due = Entry(slot, State.DUE, next_at=at)
     jobs = (JobRecord("", at, at, ""),)
     past = Settlement(at, at, jobs, ("",), (due,), (), frozenset({""}))
-    claims = Batch((Claim(slot, ""),), (), at, at)
-    return (*settle(term, past).steps, *take_at_once(term, claims).steps)
+    return settle(term, past).steps
 
 
 # ------------------------------------------------------------------ claims
@@ -179,14 +179,22 @@ def take(term: Term, batch: Batch) -> Write[Taken]:
 
 
 def take_at_once(term: Term, batch: Batch) -> Write[Taken]:
-    """The same in one statement, for Postgres: a batch of slots without a row is the usual one, and
-    each statement costs the planning of it. Any other batch: as above."""
+    """The same in one statement, for Postgres: a batch of slots without a row is the usual one. Any
+    other batch: as above."""
     if batch.entries or batch.gaps or not all(_is_fresh(claim) for claim in batch.claims):
         return take(term, batch)
     params = {**_of_term(term, now=batch.now), **_planned(batch.planned_to, batch.known)}
     rows = ((*_slot(c.slot), _origin(c.slot), c.run_id) for c in batch.claims)
     steps = tuple(_batch("claim_fresh", params, rows))
-    return Write("claim", term, batch.now, steps, _taken) if steps else take(term, batch)
+    if not steps:
+        return take(term, batch)
+    return Write("claim", term, batch.now, steps, _taken, alone=True)
+
+
+def plan_to(term: Term, batch: Batch) -> Write[Taken]:
+    """The part of a claim that is not its rows, which a back end has its own way to write."""
+    params = {**_of_term(term, now=batch.now), **_planned(batch.planned_to, batch.known)}
+    return Write("claim", term, batch.now, (Step("plan_to", params),), _taken)
 
 
 def _is_fresh(claim: Claim) -> bool:

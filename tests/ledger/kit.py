@@ -185,6 +185,12 @@ class Leader:
     async def finish(self, *args: Any, **kwargs: Any) -> Applied | Refused:
         return await self.ledger.finish(self.term, finish(*args, **kwargs))
 
+    def step_by_step(self) -> Leader:
+        """Its claims are several statements, as both databases share them."""
+        if isinstance(self.ledger, postgres.PostgresLedger | sqlite.SqliteLedger):
+            self.ledger._alone = False
+        return self
+
     async def put_back(self, *args: Any) -> Applied | Refused:
         return await self.ledger.put_back(self.term, put_back(*args))
 
@@ -252,8 +258,8 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
-    """A way to the server that breaks at the first COMMIT: when all ahead of it has been sent, or
-    ahead of its answer. Whole again after that."""
+    """A way to the server that breaks at the first COMMIT, or the Sync that commits a claim: when
+    all ahead of it has been sent, or ahead of its answer. Whole again after that."""
     there = conninfo.conninfo_to_dict(url)
     whole = True
     serving: list[asyncio.Task[None]] = []
@@ -264,7 +270,7 @@ async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
         server, to_server = await asyncio.open_connection(there["host"], there["port"])
 
         async def back() -> None:
-            while (data := await server.read(65536)) and (not cut or b"COMMIT" not in data):
+            while (data := await server.read(65536)) and not (cut and _committed(data)):
                 to_client.write(data)
             to_client.close()
 
@@ -272,10 +278,10 @@ async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
         answering = asyncio.create_task(back())
         with contextlib.suppress(ConnectionError):
             while data := await client.read(65536):
-                if whole and b"COMMIT\0" in data:  # not READ COMMITTED
+                if whole and (end := _commit_in(data)) is not None:
                     cut, whole = True, False
                     if not arrives:
-                        to_server.write(data[: data.index(b"COMMIT\0")])
+                        to_server.write(data[:end])
                         break
                 to_server.write(data)
         answering.cancel()
@@ -302,6 +308,21 @@ async def until_blocked(url: str, *, beside: asyncio.Task[Any]) -> None:
         while not (await (await db.execute(f"{waits}current_database()")).fetchone())[0]:  # type: ignore[index]
             assert not beside.done(), f"it did not wait: {beside}"
             await asyncio.sleep(0.005)
+
+
+_SYNC = b"S\0\0\0\4"
+_READY = b"Z\0\0\0\5I"
+
+
+def _commit_in(data: bytes) -> int | None:
+    """Where what commits begins, in what a client sends; None: it is not in it."""
+    if b"cron_leader_claim(" in data:
+        return data.index(_SYNC)
+    return data.index(b"COMMIT\0") if b"COMMIT\0" in data else None  # not READ COMMITTED
+
+
+def _committed(data: bytes) -> bool:
+    return b"COMMIT" in data or data.endswith(_READY)
 
 
 async def soon(awaitable: Any) -> Any:

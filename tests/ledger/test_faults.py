@@ -272,7 +272,7 @@ async def test_a_client_that_slept_inside_its_transaction_sends_the_same_again(
     pglab: Lab, server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has ended it meanwhile: no lasting fault that a person would have to mend."""
-    leader = await pglab.leader("a", settlement())
+    leader = (await pglab.leader("a", settlement())).step_by_step()
 
     async def sleepy(connection: postgres.Connection, statements: Sequence[Any]) -> list[Any]:
         for statement in statements[:-1]:

@@ -108,7 +108,7 @@ async def test_without_the_guard_the_same_write_commits(
     before = everything(lab)
     monkeypatch.setattr(fencing, "SQLITE_GUARD", "SELECT :fence AS fence, :nonce AS nonce")
     monkeypatch.setattr(fencing, "POSTGRES_GUARD", "SELECT clock_timestamp() AS ledger_now")
-    answer = await WRITES[what](old)
+    answer = await WRITES[what](old.step_by_step())
     assert answer != Refused(what, new.fence)
     assert what == "settle" or everything(lab) != before
 
@@ -164,7 +164,7 @@ async def test_a_write_waiting_before_its_guard_is_refused_by_the_raise_that_pas
     pglab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stale insert of a slot nobody wrote: no row of it exists that could refuse."""
-    old, door = await pglab.leader("a", settlement()), Door()
+    old, door = (await pglab.leader("a", settlement())).step_by_step(), Door()
     with monkeypatch.context() as patched:
         patched.setattr(postgres, "_transact", door.transact)
         late = asyncio.create_task(old.take(RUN))
@@ -205,6 +205,35 @@ async def test_a_takeover_and_a_late_write_of_the_older_term_never_wait_for_each
     ends = await soon(asyncio.gather(writing, settling, return_exceptions=True))
     assert [type(end) for end in ends] == [Refused, tuple], ends
     assert pglab.states()[RUN.slot] == "abandoned"
+
+
+async def test_a_claim_that_has_written_is_refused_by_the_raise_that_its_guard_waits_for(
+    pglab: Lab,
+) -> None:
+    """The claim is one statement: it is stopped in the middle by the lock that a raise holds."""
+    old = await pglab.leader("a", settlement())
+    async with await psycopg.AsyncConnection.connect(pglab.url) as raising:
+        await raising.execute(fencing.POSTGRES_EXCLUSIVE, (ELECTION,))
+        late = asyncio.create_task(old.take(RUN, to=at(9)))
+        await until_blocked(pglab.url, beside=late)
+        await raising.execute("UPDATE cron_leader_fence SET fence = fence + 1, nonce = 'newer'")
+        await raising.commit()
+    assert await soon(late) == Refused("claim", old.fence + 1)
+    assert pglab.states() == {}
+    assert [term.planned_to for term in pglab.read().terms()] == [T0]
+
+
+async def test_claims_are_read_committed_whatever_the_databases_default(pglab: Lab) -> None:
+    """At another isolation a heartbeat between two looks at the term's row would fail them."""
+    leader = await pglab.leader("a", settlement())
+    serializable = "options=-c%20default_transaction_isolation%3Dserializable"
+    same = Leader(open_ledger(f"{pglab.url}?{serializable}"), leader.candidate)
+    claims = [Claim(slot(number), f"run-{number}") for number in range(2)]
+    taken = [await same.take(claim) for claim in claims]
+    newer = await pglab.leader("b")
+    assert await same.take(RUN) == Refused("claim", newer.fence)
+    await same.ledger.close()
+    assert taken == [Taken({claim.run_id: 1}) for claim in claims]
 
 
 async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
