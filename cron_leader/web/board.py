@@ -52,6 +52,7 @@ class Facts:
     elected: int
     ended: Counts
     refused: Counts
+    uncertain: Counts
     runs: Counts
     missed: Counts
     skipped: Counts
@@ -68,6 +69,7 @@ class Board:
         # Series start at 0: an increase from nothing to 1 is not seen by Prometheus.
         self._ended = _zeros((reason,) for reason in EndReason)
         self._refused = _zeros((what,) for what in WRITES)
+        self._uncertain = _zeros((what,) for what in WRITES)
         self._runs = _zeros((job, outcome) for job in self._jobs for outcome in OUTCOMES)
         self._missed = _zeros((reason,) for reason in MISSED)
         self._skipped = _zeros((reason,) for reason in SKIPPED)
@@ -94,6 +96,8 @@ class Board:
                 self._skipped[_label(line, "reason")] += 1
             case "ledger.refused":
                 self._refused[_label(line, "what")] += 1
+            case "ledger.uncertain":
+                self._uncertain[_label(line, "what")] += 1
             case "ledger.unreachable" | "ledger.back" as event:
                 self._ledger_answers = event == "ledger.back"
             case "etcd.unreachable" | "etcd.back" as event:
@@ -175,6 +179,7 @@ class Board:
             elected=self._elected,
             ended=dict(self._ended),
             refused=dict(self._refused),
+            uncertain=dict(self._uncertain),
             runs=dict(self._runs),
             missed=dict(self._missed),
             skipped=dict(self._skipped),

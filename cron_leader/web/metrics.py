@@ -85,6 +85,12 @@ def _work(f: Facts) -> Iterator[Metric]:
     yield _counts(
         "writes_refused", "Late writes that a newer fence refused, by kind.", f.refused, "what"
     )
+    yield _counts(
+        "writes_uncertain",
+        "Outages of the ledger that left a write in doubt for a while, by the kind of the first.",
+        f.uncertain,
+        "what",
+    )
 
 
 def _bounds() -> list[str]:

@@ -83,17 +83,20 @@ def test_missed_and_skipped_slots_are_counted_by_reason_and_a_stretch_by_its_slo
     assert said["slots_skipped_total{reason=overlap}"] == 1
 
 
-def test_terms_and_refused_writes_are_counted() -> None:
+def test_terms_and_writes_that_were_refused_or_are_uncertain_are_counted() -> None:
     scene = Scene()
     scene.hear("term.elected")
     scene.hear("term.ended", reason=EndReason.KEY_DELETED)
     scene.hear("ledger.refused", what="finish", high=9)
+    scene.hear("ledger.uncertain", what="claim")
     said = scene.numbers
     assert said["terms_elected_total"] == 1
     assert said["terms_ended_total{reason=key_deleted}"] == 1
     assert said["terms_ended_total{reason=deadline}"] == 0
     assert said["writes_refused_total{what=finish}"] == 1
     assert said["writes_refused_total{what=heartbeat}"] == 0
+    assert said["writes_uncertain_total{what=claim}"] == 1
+    assert said["writes_uncertain_total{what=finish}"] == 0
 
 
 def test_a_gate_closed_in_mid_term_is_leaderless_time_and_a_new_term_is_not() -> None:
