@@ -6,6 +6,7 @@ One thread; no real clock. Whatever is due at the same instant happens in the or
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -21,17 +22,26 @@ Steps = Generator[Wait, Any, Any]
 class Engine:
     """The queue of what is to happen. now_ns: true time since the start of the run."""
 
-    __slots__ = ("_heap", "_order", "now_ns")
+    __slots__ = ("_heap", "_order", "_patience", "now_ns")
 
     def __init__(self) -> None:
         self.now_ns = 0
         self._order = 0
         self._heap: list[tuple[int, int, Do, tuple[Any, ...]]] = []
+        self._patience: dict[int, Patience] = {}
 
     def at(self, at_ns: int, do: Do, *args: Any) -> None:
         """Not before now."""
         self._order += 1
-        heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._order, do, args))
+        now_ns = self.now_ns
+        heapq.heappush(self._heap, (at_ns if at_ns > now_ns else now_ns, self._order, do, args))
+
+    def unless(self, task: Task, wait: int, ns: int, do: Do, *args: Any) -> None:
+        """Do it so long from now, if the task then still waits for this."""
+        patience = self._patience.get(ns)
+        if patience is None:
+            patience = self._patience[ns] = Patience(self, ns)
+        patience.add(task, wait, do, args)
 
     def run(self, until_ns: int) -> None:
         heap, pop = self._heap, heapq.heappop
@@ -41,15 +51,47 @@ class Engine:
         self.now_ns = until_ns
 
 
+class Patience:
+    """Waits that are given up after one length of time. Almost all are over by then: they stand in
+    a row of their own, of which the engine's queue has the first alone."""
+
+    __slots__ = ("_engine", "_ns", "_row", "_set")
+
+    def __init__(self, engine: Engine, ns: int) -> None:
+        self._engine, self._ns = engine, ns
+        self._row: deque[tuple[int, Task, int, Do, tuple[Any, ...]]] = deque()
+        self._set = False
+
+    def add(self, task: Task, wait: int, do: Do, args: tuple[Any, ...]) -> None:
+        ends_ns = self._engine.now_ns + self._ns
+        self._row.append((ends_ns, task, wait, do, args))
+        if not self._set:
+            self._set = True
+            self._engine.at(ends_ns, self._look)
+
+    def _look(self) -> None:
+        row = self._row
+        while row:
+            ends_ns, task, wait, do, args = row[0]
+            if task.waits_for == wait and ends_ns > self._engine.now_ns:
+                self._engine.at(ends_ns, self._look)
+                return
+            row.popleft()
+            if task.waits_for == wait:
+                do(*args)
+        self._set = False
+
+
 class Process:
     """Something that runs. Frozen, it does nothing, and does it all when it is thawed; dead, it
     never does anything again."""
 
-    __slots__ = ("_held", "_ices", "alive", "engine", "froze_ns")
+    __slots__ = ("_held", "_ices", "alive", "engine", "froze_ns", "runs")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.alive = True
+        self.alive = self.runs = True
+        """runs: it is alive and not frozen."""
         self.froze_ns: int | None = None
         self._ices = 0
         self._held: list[tuple[Do, tuple[Any, ...]]] = []
@@ -69,6 +111,7 @@ class Process:
     def freeze(self) -> None:
         """As often as it is frozen it must be thawed."""
         self._ices += 1
+        self.runs = False
         if self.froze_ns is None:
             self.froze_ns = self.engine.now_ns
 
@@ -76,6 +119,7 @@ class Process:
         self._ices -= 1
         if self._ices or not self.alive:
             return
+        self.runs = True
         held, self._held = self._held, []
         for do, args in held:
             self.wake(do, *args)
@@ -83,20 +127,27 @@ class Process:
             self.froze_ns = None
 
     def die(self) -> None:
-        self.alive = False
+        self.alive = self.runs = False
         self._held.clear()
 
 
 class Task:
-    """A generator run by a process, step by step. `yield ns` sleeps; `yield starter` waits for
-    what the starter wakes it with, and for nothing older."""
+    """A generator run by a process, step by step, to its first wait at once. `yield ns` sleeps;
+    `yield starter` waits for what the starter wakes it with, and for nothing older."""
 
     __slots__ = ("_ended", "_over", "_steps", "_wait", "process")
 
     def __init__(self, process: Process, steps: Steps, ended: Do | None = None) -> None:
         self.process, self._steps, self._ended = process, steps, ended
         self._wait, self._over = 0, False
-        process.after(0, self.wake, 0, None)
+        self._go(None)
+
+    def resume(self, wait: int, value: Any) -> None:
+        """As wake, by its process: once that is thawed."""
+        if self.process.runs:
+            self.wake(wait, value)
+        else:
+            self.process.wake(self.wake, wait, value)
 
     def wake(self, wait: int, value: Any) -> None:
         """Go on, if it is still this wait that it waits for."""
@@ -120,13 +171,17 @@ class Task:
         if self._over:  # cancelled by what it did itself
             self._steps.close()
         elif isinstance(wanted, int):
-            self.process.after(wanted, self.wake, self._wait, None)
+            engine = self.process.engine
+            engine.at(engine.now_ns + wanted, self.resume, self._wait, None)
         else:
             wanted(self, self._wait)
 
     def cancel(self) -> None:
-        """It goes no further than to its next wait."""
+        """It goes no further than to its next wait, where it is closed. (Were that left to the
+        garbage collector, what a generator does at its end would happen at no certain time.)"""
         self._over = True
+        if not self._steps.gi_running:
+            self._steps.close()
 
 
 class Box:
@@ -152,11 +207,12 @@ class Box:
         """To be yielded: until something is there, so long at most."""
 
         def start(task: Task, wait: int) -> None:
+            engine = task.process.engine
             if self._letters:
-                task.process.after(0, task.wake, wait, None)
+                engine.at(engine.now_ns, task.resume, wait, None)
                 return
             self._waiter = (task, wait)
-            task.process.after(ns, task.wake, wait, None)
+            engine.at(engine.now_ns + ns, task.resume, wait, None)
 
         return start
 

@@ -41,6 +41,10 @@ class Way:
 
     def _takes_ns(self) -> int:
         takes_ns = (300 + self._draws.below(1_500)) * 1_000
+        return takes_ns + self._worse_ns() if self.delay_ms or self.loss else takes_ns
+
+    def _worse_ns(self) -> int:
+        takes_ns = 0
         if self.delay_ms:
             self.bit += 1
             takes_ns += self._draws.below(self.delay_ms * MS)
