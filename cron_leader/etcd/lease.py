@@ -95,7 +95,7 @@ class Lease:
         )
         if reply.TTL <= 0:
             return False
-        self._emit("lease.granted", lease=hex_id(self._terms.id), ttl_s=reply.TTL)
+        self._emit("lease.granted", ttl_s=reply.TTL, **self._told())
         self._renewed(self._sent_ns, reply.TTL * NS)
         return True
 
@@ -156,9 +156,14 @@ class Lease:
         if reply.TTL <= 0:
             return False
         self._sent_ns = sent_ns
-        self._emit("lease.renewed", lease=hex_id(self._terms.id))
+        self._emit("lease.renewed", **self._told())
         self._renewed(sent_ns, reply.TTL * NS)
         return True
+
+    def _told(self) -> dict[str, object]:
+        """duration_ms: since the request was sent, from when the lease counts."""
+        took_ns = self._clock.boot_ns() - self._sent_ns
+        return {"lease": hex_id(self._terms.id), "duration_ms": round(took_ns / 1e6, 3)}
 
 
 def hex_id(lease: int) -> str:
