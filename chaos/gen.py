@@ -147,8 +147,8 @@ OPENINGS: tuple[tuple[Fault, bool], ...] = (
     (Fault.RESTART, False),
 )
 """A leader keeps its post under none of these, given that those that last do so for 1.5 TTL."""
-RISEN_MS = 2_500
-"""Real nodes lead and stand in line by then."""
+FIRST_MS = 1_500
+"""The first blow, once a real fleet has a leader and all stand in line: that is its time zero."""
 APART_MS = 12_000
 """At most, from one fault to the next in real time; now and then two at once."""
 LONGEST_MS = 10_000
@@ -164,9 +164,9 @@ def real(seed: int, time_ms: int, ttl_s: int, can: Callable[[Fault], bool]) -> P
     for 2.5 TTL; then come others, closer than in virtual time."""
     draws, ttl_ms = Draws(seed, 2), ttl_s * 1000
     fault, lasts = draws.one(OPENINGS)
-    opening = Move(RISEN_MS, fault, Target.LEADER, lasts * ttl_ms * 3 // 2, pick=draws.below(60))
+    opening = Move(FIRST_MS, fault, Target.LEADER, lasts * ttl_ms * 3 // 2, pick=draws.below(60))
     bag = [kind for kind in REAL if can(kind.fault) for _ in range(kind.weight)]
-    at_ms, last_ms = RISEN_MS + ttl_ms * 5 // 2, time_ms - recovery_ms(ttl_s) - 2_000
+    at_ms, last_ms = FIRST_MS + ttl_ms * 5 // 2, time_ms - recovery_ms(ttl_s) - 2_000
     moves = [opening]
     while bag:
         at_ms += 0 if draws.percent(15) else draws.between(1_000, APART_MS)

@@ -69,7 +69,7 @@ def _premises(wanted: Wanted) -> dict[str, object]:
     ttl_ns = made.ttl_s * SECOND_NS
     ours = wanted.config is None
     return {
-        "wall": datetime.now(UTC).isoformat(),
+        "wall": datetime.now(UTC).isoformat(),  # at the time of this op
         "seed": made.seed,
         "ttl_ns": ttl_ns,
         "margin_ns": ttl_ns // 5,
@@ -108,7 +108,6 @@ class _Game:
     def play(self) -> None:
         """Raises NotSteady if the fleet does not get up."""
         self._world.start_nodes()
-        self._zero_s = time.monotonic()
         self._await_line()
         threads = [
             threading.Thread(target=self._move, args=(move,), name=str(move))
@@ -136,7 +135,8 @@ class _Game:
         )
         if opened is None or put is None:
             raise NotSteady(f"no leader and {self._plan.nodes} candidates within {START_S:.0f} s")
-        self._zero_s = max(self._zero_s, time.monotonic() - gen.RISEN_MS / 1000)
+        self._zero_s = time.monotonic()
+        self._say("risen", {}, source=Source.PLAN)
 
     def _wait_until(self, at_ms: int) -> bool:
         """False if the run ends before."""

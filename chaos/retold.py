@@ -2,15 +2,15 @@
 
 Real nodes say less than simulated ones, and what they say has to be put together: until when the
 lease of a leader is good (from its renewals), under which fence a key went (from its lease), when a
-run that was killed had ended (with its last beat). Times begin at zero and end when the nodes are
-asked to stop: what comes after that is no work of the fleet.
+run that was killed had ended (with its last beat). Time zero is when the fleet had a leader and all
+stood in line; it ends when the nodes are asked to stop: what comes later is no work of the fleet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chaos.checks import START_UP_NS
@@ -26,7 +26,7 @@ def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
     """ops: in order of time; the first is the plan, with the wall clock at that time ("wall")."""
     fences = _fences(ops)
     stop_ns = next((op.at_ns for op in ops if op.f == "stopping"), ops[-1].at_ns)
-    zero_ns = ops[0].at_ns
+    zero_ns = next((op.at_ns for op in ops if op.f == "risen"), ops[0].at_ns)
     told = [
         *_deadlines(ops, fences),
         *_runs(ops),
@@ -35,9 +35,16 @@ def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
     jobs = list(_jobs(ops, stop_ns))
     kept = [op for op in told if op.at_ns <= stop_ns or op.source in (Source.PLAN, Source.NEMESIS)]
     after = [op for op in ops if op.f in ("exit", "remains") and op.at_ns > stop_ns]
-    began = replace(ops[0], at_ns=0, value={**ops[0].value, "started": ops[0].value["wall"]})
-    moved = (_moved(op, zero_ns) for op in (*kept, *jobs, *(_aside(op, stop_ns) for op in after)))
-    return tuple(sorted((began, *moved), key=lambda op: op.at_ns))
+    began = _began(ops[0], zero_ns)
+    every = (began, *kept, *jobs, *(_aside(op, stop_ns) for op in after))
+    return tuple(sorted((_moved(op, zero_ns) for op in every), key=lambda op: op.at_ns))
+
+
+def _began(plan: Op, zero_ns: int) -> Op:
+    """With the wall clock at time zero."""
+    wall = datetime.fromisoformat(plan.value["wall"])
+    started = wall + timedelta(microseconds=(zero_ns - plan.at_ns) // 1000)
+    return replace(plan, value={**plan.value, "started": started.isoformat()})
 
 
 def _moved(op: Op, zero_ns: int) -> Op:
@@ -53,11 +60,12 @@ def _aside(op: Op, stop_ns: int) -> Op:
     return Op(stop_ns, Source.PLAN, op.process, f"after.{op.f}", value=op.value)
 
 
+_ASIDE = frozenset({"plan", "job", "periods", "remains", "risen"})
+
+
 def _is_kept(op: Op) -> bool:
-    """Runs are told anew; the harness's own writes are no leader's; the plan comes first."""
-    if op.source is Source.RUN or op.f in ("plan", "job", "periods", "remains"):
-        return False
-    return not (op.f == "accepted" and op.process == "harness")
+    """Runs and jobs are told anew, the end and the harness's own words aside."""
+    return op.source is not Source.RUN and op.f not in _ASIDE
 
 
 def _fences(ops: Iterable[Op]) -> dict[str, int]:

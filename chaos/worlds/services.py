@@ -175,6 +175,8 @@ class Postgres:
     SETTINGS = (
         *("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=60"),
         *("track_commit_timestamp=on", "min_wal_size=32MB", "max_wal_size=64MB"),
+        # As docs/operations.md asks: a client that went away behind a cut is noticed.
+        *("tcp_keepalives_idle=2", "tcp_keepalives_interval=1", "tcp_keepalives_count=2"),
     )
 
     def __init__(

@@ -51,7 +51,7 @@ BEGIN
           CASE WHEN TG_LEVEL = 'ROW' THEN (to_jsonb(NEW) ->> 'fence')::bigint END);
   RETURN NULL;
 END $$;
-CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON cron_leader_fence
+CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE OF fence ON cron_leader_fence
   FOR EACH ROW EXECUTE FUNCTION chaos.note();
 """
 _GUARDED = """
