@@ -11,11 +11,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from cron_leader.core.value import value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -44,7 +46,7 @@ class Type(StrEnum):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Op:
     """`process` did `f`. at_ns: boot-time clock."""
 

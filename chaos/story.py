@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -72,6 +72,13 @@ class Story:
     """Ops in order of time."""
 
     ops: Sequence[Op]
+    _by_name: dict[tuple[Source, str], list[Op]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name: dict[tuple[Source, str], list[Op]] = {}
+        for op in self.ops:
+            by_name.setdefault((op.source, op.f), []).append(op)
+        object.__setattr__(self, "_by_name", by_name)
 
     def plan(self) -> Plan:
         return Plan(**next(op.value for op in self.ops if op.source is Source.PLAN))
@@ -91,7 +98,8 @@ class Story:
         fence: set by this write, if it is a raise; term: the fence the writer claims, if any."""
         return self._of(Source.LEDGER, "accepted", None)
 
-    def deletes(self, node: str) -> Iterator[Op]:
+    def deletes(self, node: str | None = None) -> Iterator[Op]:
+        """Keys of the election that went."""
         return self._of(Source.ETCD, "delete", node)
 
     def puts(self, node: str) -> Iterator[Op]:
@@ -99,8 +107,8 @@ class Story:
         return self._of(Source.ETCD, "put", node)
 
     def _of(self, source: Source, f: str, process: str | None) -> Iterator[Op]:
-        for op in self.ops:
-            if op.source is source and op.f == f and process in (None, op.process):
+        for op in self._by_name.get((source, f), ()):
+            if process in (None, op.process):
                 yield op
 
     def gates(self) -> list[Gate]:
@@ -121,6 +129,14 @@ class Story:
             yield Start(exec_ns(op), op.process, op.value["fence"], _run(op), own=False)
         for op in self.notes("began"):
             yield Start(op.at_ns, op.process, op.value["fence"], _run(op), own=True)
+
+    def heals(self) -> Iterator[Op]:
+        """The ends of the faults."""
+        return (op for op in self._of(Source.NEMESIS, "heal", None) if op.type is Type.OK)
+
+    def hands(self) -> Iterator[Op]:
+        """Somebody's hand was in a key or a lease."""
+        return self._of(Source.NEMESIS, "meddled", None)
 
     def blow(self) -> Blow | None:
         """The one fault of a scenario; None if it was never put in and taken out again."""

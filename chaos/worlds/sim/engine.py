@@ -8,10 +8,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 MS = 1_000_000
 SECOND = 1_000 * MS
+BOOTED_NS = 1_000 * SECOND
+"""What every boot clock shows at the start of a run."""
 
 Do = Callable[..., object]
 Wait = int | Callable[["Task", int], None]
@@ -180,7 +183,7 @@ class Task:
         """It goes no further than to its next wait, where it is closed. (Were that left to the
         garbage collector, what a generator does at its end would happen at no certain time.)"""
         self._over = True
-        if not self._steps.gi_running:
+        with suppress(ValueError):  # it is running, and will be closed by _go
             self._steps.close()
 
 
@@ -223,7 +226,7 @@ class Clock:
     __slots__ = ("_at_ns", "_boot_ns", "_ppm", "step_ns")
 
     def __init__(self, ppm: int) -> None:
-        self._at_ns, self._boot_ns, self._ppm = 0, 1_000 * SECOND, ppm
+        self._at_ns, self._boot_ns, self._ppm = 0, BOOTED_NS, ppm
         self.step_ns = 0
 
     def boot_ns(self, now_ns: int) -> int:
