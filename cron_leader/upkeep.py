@@ -1,8 +1,9 @@
 """Upkeep of the ledger by whoever leads: retention, a bounded batch at a time.
 
-What is promised: a batch is one short transaction under the fence, and between two the ledger is
-left to the claims for three times as long as a batch took. It ends with the term, or with its gate,
-at the next batch; a deposed leader deletes nothing. Not promised: when a row that may go does go.
+What is promised: a batch is one short transaction under the fence, of fewer rows after one that
+took long, and between two the ledger is left to the claims for three times as long as a batch took.
+It ends with the term, or with its gate, at the next batch; a deposed leader deletes nothing. Not
+promised: when a row that may go does go.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cron_leader.core.model import Refused, Term
 from cron_leader.errors import LedgerUncertain, LedgerUnusable
 from cron_leader.events import Emit
 from cron_leader.ledger import Ledger
-from cron_leader.ledger.retention import Kept, Surplus
+from cron_leader.ledger.retention import FIRST, Kept, Surplus
 
 LOOK_S = 5.0
 """How often a node looks whether it leads."""
@@ -108,14 +109,17 @@ class Upkeep:
         self, term: Term, kept: Kept, before: datetime, surplus: Surplus | None = None
     ) -> None:
         """Batch after batch until nothing is left of it."""
-        while keys := await self._ledger.expired(term.election, kept, before, surplus):
+        page = FIRST
+        while keys := await self._ledger.expired(term.election, kept, before, surplus, page=page):
             began_ns = self._clock.boot_ns()
             self._check(term)
             answer = await self._ledger.trim(term, kept, keys, self._clock.wall())
             if isinstance(answer, Refused):
                 self._emit("ledger.refused", what=answer.what, high=answer.high, fence=term.fence)
                 raise _OverError
-            await self._pause(term, self._clock.boot_ns() - began_ns)
+            took_ns = self._clock.boot_ns() - began_ns
+            page = page.after(kept, keys, took_ns / 1e9)
+            await self._pause(term, took_ns)
 
     async def _pause(self, term: Term, took_ns: int) -> None:
         await asyncio.sleep(max(PAUSE_S, SHARE * took_ns / 1e9))

@@ -32,7 +32,7 @@ from cron_leader.core.model import (
 )
 from cron_leader.errors import LedgerUnusable
 from cron_leader.ledger.noticed import Failed
-from cron_leader.ledger.retention import Kept, Key, Surplus
+from cron_leader.ledger.retention import FIRST, Kept, Key, Page, Surplus
 
 
 class Ledger(Protocol):
@@ -118,9 +118,15 @@ class Ledger(Protocol):
         """The next few jobs by name after `after`; empty: there are no more."""
 
     async def expired(
-        self, election: str, kept: Kept, before: datetime, surplus: Surplus | None = None
+        self,
+        election: str,
+        kept: Kept,
+        before: datetime,
+        surplus: Surplus | None = None,
+        *,
+        page: Page = FIRST,
     ) -> tuple[Key, ...]:
-        """The oldest rows of one kind that may go, at most a batch: final before `before`."""
+        """The oldest rows of one kind that may go, at most a page: final before `before`."""
 
     async def trim(
         self, term: Term, kept: Kept, keys: tuple[Key, ...], now: datetime

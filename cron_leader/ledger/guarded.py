@@ -29,7 +29,7 @@ from cron_leader.core.model import (
 )
 from cron_leader.ledger import noticed, retention, writes
 from cron_leader.ledger.noticed import Failed
-from cron_leader.ledger.retention import Kept, Key, Surplus
+from cron_leader.ledger.retention import FIRST, Kept, Key, Page, Surplus
 from cron_leader.ledger.sql import Params, to_time, to_time_or_none
 from cron_leader.ledger.writes import Rows, Write
 
@@ -108,9 +108,15 @@ class GuardedLedger(ABC):
         return retention.surplus_of(await self.read(*retention.surplus(election, after, keep)))
 
     async def expired(
-        self, election: str, kept: Kept, before: datetime, surplus: Surplus | None = None
+        self,
+        election: str,
+        kept: Kept,
+        before: datetime,
+        surplus: Surplus | None = None,
+        *,
+        page: Page = FIRST,
     ) -> tuple[Key, ...]:
-        rows = await self.read(*retention.expired(election, kept, before, surplus))
+        rows = await self.read(*retention.expired(election, kept, before, surplus, page=page))
         return retention.keys_of(kept, rows)
 
     async def trim(

@@ -398,14 +398,14 @@ WHERE job = :job AND scheduled_for = :scheduled_for AND command_id = :command_id
 
 -- name: expired_slots
 SELECT job, scheduled_for, command_id FROM cron_leader_slot
-WHERE scheduled_for < :before AND election = :election
+WHERE scheduled_for < :before AND scheduled_for >= :since AND election = :election
     AND state NOT IN ('due', 'running', 'retrying')
     AND (finished_at IS NULL OR finished_at < :before)
 ORDER BY scheduled_for LIMIT :rows
 
 -- name: expired_slots_of_job
 SELECT job, scheduled_for, command_id FROM cron_leader_slot
-WHERE job = :job AND scheduled_for <= :upto
+WHERE job = :job AND scheduled_for <= :upto AND scheduled_for >= :since
     AND state NOT IN ('due', 'running', 'retrying')
     AND (finished_at IS NULL OR finished_at < :before)
 ORDER BY scheduled_for LIMIT :rows

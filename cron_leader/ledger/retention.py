@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from cron_leader.core.model import Applied, Term
 from cron_leader.ledger.sql import Dialect, Params, Value, queries, to_time_or_none
 from cron_leader.ledger.writes import Rows, Step, Write
 
-BATCH = 250
-"""Rows deleted in one transaction (and with slots their attempts): some ten milliseconds, for
-all of which a claim waits on SQLite."""
+BATCH = 100
+"""Rows deleted in the first transaction of a round (and with slots their attempts)."""
+
+LEAST, MOST = 10, 500
+"""Rows of a transaction, however long they take."""
+
+LONG_S, SHORT_S = 0.010, 0.004
+"""A transaction that took longer is followed by one of half the rows, a shorter one by a larger: a
+claim waits for all of it on SQLite, and behind its part of the log on Postgres."""
 
 JOBS = 10
 """Jobs whose rows are counted in one read."""
+
+_ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 Key = tuple[Value, ...]
 
@@ -44,14 +52,45 @@ class Surplus:
     upto: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which of the rows that may go are next. rows: at most so many. since: of slots, none that is
+    older; what was deleted is not waded through again."""
+
+    rows: int = BATCH
+    since: Value = _ANY_TIME
+
+    def after(self, kept: Kept, keys: Sequence[Key], took_s: float) -> Page:
+        """The page after these keys were deleted, which took so long."""
+        rows = self.rows
+        if took_s > LONG_S:
+            rows = max(LEAST, rows // 2)
+        elif took_s < SHORT_S:
+            rows = min(MOST, rows + rows // 2)
+        return Page(rows, keys[-1][1] if kept is Kept.SLOTS else self.since)
+
+
+FIRST = Page()
+
+
 def expired(
-    election: str, kept: Kept, before: datetime, surplus: Surplus | None = None
+    election: str,
+    kept: Kept,
+    before: datetime,
+    surplus: Surplus | None = None,
+    *,
+    page: Page = FIRST,
 ) -> tuple[str, Params]:
     """The query (and its parameters) for the oldest keys that may go: final before `before`.
 
     surplus: only slots, of this job, up to its bound.
     """
-    params: dict[str, Value] = {"election": election, "before": before, "rows": BATCH}
+    params: dict[str, Value] = {
+        "election": election,
+        "before": before,
+        "rows": page.rows,
+        "since": page.since,
+    }
     if surplus is None:
         return f"expired_{kept}", params
     return "expired_slots_of_job", params | {"job": surplus.job, "upto": surplus.upto}

@@ -19,8 +19,18 @@ from cron_leader.core.model import (
     State,
 )
 from cron_leader.ledger import retention
-from cron_leader.ledger.retention import Kept
-from cron_leader.ledger.sql import to_text
+from cron_leader.ledger.retention import (
+    FIRST,
+    LEAST,
+    LONG_S,
+    MOST,
+    SHORT_S,
+    Kept,
+    Key,
+    Page,
+    Surplus,
+)
+from cron_leader.ledger.sql import to_text, to_time
 from cron_leader.upkeep import Policy, Upkeep
 from tests.etcd_kit import Emitted
 
@@ -114,7 +124,7 @@ async def test_of_each_job_the_newest_slots_stay_and_none_of_the_last_hour_goes(
 async def test_more_than_a_batch_goes_batch_by_batch(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 4)
+    monkeypatch.setattr("cron_leader.upkeep.FIRST", Page(rows=4))
     monkeypatch.setattr(retention, "JOBS", 1)
     leader = await lab.leader("a", settlement(jobs=("a", "b", "c")))
     missed = tuple(
@@ -174,7 +184,7 @@ async def test_a_deposed_leader_deletes_nothing_and_says_so_once(lab: Lab) -> No
 async def test_a_step_down_ends_it_at_the_next_batch(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 1)
+    monkeypatch.setattr("cron_leader.upkeep.FIRST", Page(rows=1))
     leader = await lab.leader("a", settlement())
     for far in (40, 41, 42, 43):
         await ran(leader, days(far))
@@ -188,6 +198,40 @@ async def test_a_step_down_ends_it_at_the_next_batch(
 async def test_switched_off_it_returns_at_once(lab: Lab) -> None:
     leader = await lab.leader("a", settlement())
     await asyncio.wait_for(upkeep(leader, Policy.of(None, 0)).run(), 5)
+
+
+def test_a_batch_that_took_long_is_followed_by_a_smaller_one_and_a_short_one_by_a_larger() -> None:
+    keys = (("job", T0, ""),)
+    long, short = LONG_S * 1.1, SHORT_S * 0.9
+    assert FIRST.after(Kept.SLOTS, keys, long).rows < FIRST.rows
+    assert FIRST.after(Kept.SLOTS, keys, short).rows > FIRST.rows
+    assert FIRST.after(Kept.SLOTS, keys, (LONG_S + SHORT_S) / 2).rows == FIRST.rows
+    least = most = FIRST
+    for _ in range(20):
+        least, most = least.after(Kept.GAPS, keys, long), most.after(Kept.GAPS, keys, short)
+    assert (least.rows, most.rows) == (LEAST, MOST)
+
+
+async def test_what_was_deleted_is_not_looked_through_again(lab: Lab) -> None:
+    """It lies about until a vacuum: of a million rows, each batch would read all before it."""
+    leader = await lab.leader("a", settlement())
+    for far in (42, 41, 40):
+        await ran(leader, days(far))
+    ledger, page = leader.ledger, Page(rows=2)
+    keys = await ledger.expired(ELECTION, Kept.SLOTS, T0, page=page)
+    page = page.after(Kept.SLOTS, keys, LONG_S)
+    left = await ledger.expired(ELECTION, Kept.SLOTS, T0, page=page)
+    assert [_time(key) for key in left] == [at(days(41)), at(days(40))]
+    surplus = Surplus("job", at(days(41)))
+    assert [
+        _time(key) for key in await ledger.expired(ELECTION, Kept.SLOTS, T0, surplus, page=page)
+    ] == [at(days(41))]
+
+
+def _time(key: Key) -> datetime:
+    when = key[1]
+    assert isinstance(when, str | datetime)
+    return to_time(when)
 
 
 async def test_a_trim_sent_twice_is_one(lab: Lab) -> None:
