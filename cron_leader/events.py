@@ -66,4 +66,4 @@ class Emitter:
 
 def timestamp(at: datetime) -> str:
     """RFC 3339 in UTC with microseconds, fixed width: 2026-12-01T09:00:00.000000Z."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return at.isoformat(timespec="microseconds")[:26] + "Z"

@@ -16,6 +16,8 @@ from cron_leader.events import DEBUG, Sink
 
 Line = Mapping[str, Any]
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False, default=str).encode
+"""As json.dumps, which would make an encoder for each line."""
 
 _WARNINGS = frozenset(
     {
@@ -31,7 +33,7 @@ def json_sink(stream: TextIO, *, level: str = "info") -> Sink:
 
     def sink(line: Line) -> None:
         if _shown(line, level):
-            _write(stream, json.dumps(line, ensure_ascii=False, default=str))
+            _write(stream, _ENCODE(line))
 
     return sink
 

@@ -16,13 +16,25 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from cron_leader import fencing
-from cron_leader.core.model import Candidate, LedgerId, Mark, Past, Refused
+from cron_leader.core.model import (
+    Applied,
+    Batch,
+    Candidate,
+    Finish,
+    LedgerId,
+    Mark,
+    Past,
+    Refused,
+    Taken,
+    Term,
+)
 from cron_leader.errors import CronLeaderError, LedgerNotCommitted, LedgerUncertain
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger.guarded import (
@@ -39,7 +51,9 @@ from cron_leader.ledger.guarded import (
 )
 from cron_leader.ledger.sql import Dialect, Params, queries, to_text
 from cron_leader.ledger.sqlite_file import SqliteFile, is_busy, path_of, translate
-from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write
+from cron_leader.ledger.sqlite_fresh import insert_fresh, is_fresh
+from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, plan_to, take
+from cron_leader.ledger.writes import finish as end_of
 
 T = TypeVar("T")
 
@@ -57,6 +71,9 @@ UNIQUE = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE
 
 RECORD_S = 1.0
 """What the record of a refusal may take; it is worth no more."""
+
+TOGETHER = 100
+"""The most ends of runs in one transaction; a claim does not wait for more."""
 
 QUEUE_S = 1.0
 """What an operation may take beyond its patience: the worker is busy, or the disk hangs."""
@@ -90,13 +107,26 @@ class Patience:
 Work = Callable[[sqlite3.Connection], T]
 
 
+class _Together:
+    """Ends of runs that share a transaction, and its answers in their order."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write[Applied]] = []
+        self.answers: asyncio.Future[Sequence[Applied | Refused]]
+
+
 class SqliteLedger(GuardedLedger):
     """`sqlite:///relative/path.db` or `sqlite:////absolute/path.db`."""
+
+    _alone = True
+    """Whether the usual claim has its own way here."""
 
     def __init__(self, url: str) -> None:
         self._file = SqliteFile(path_of(url))
         self._where = self._file.path
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._turn = asyncio.Lock()
+        self._gathering: _Together | None = None
         self._closed = False
 
     # -------------------------------------------------------------- identity
@@ -173,6 +203,31 @@ class SqliteLedger(GuardedLedger):
 
     # -------------------------------------------------------------- guarded writes
 
+    async def take(self, term: Term, batch: Batch) -> Taken | Refused:
+        if not (self._alone and is_fresh(batch)):
+            return await super().take(term, batch)
+        write = plan_to(term, batch)
+        work = partial(_take_fresh, write=write, batch=batch)
+        return await self._told(write, await self._call(work, Patience(write.within_s)))
+
+    async def finish(self, term: Term, finish: Finish) -> Applied | Refused:
+        """Those that come while others are written share a transaction: what one costs is the time
+        of the disk, and a thousand runs may end in one second."""
+        if self._gathering is None or len(self._gathering.writes) == TOGETHER:
+            self._gathering = _Together()
+            self._gathering.answers = asyncio.ensure_future(self._send_together(self._gathering))
+        ours, write = self._gathering, end_of(term, finish)
+        ours.writes.append(write)
+        number = len(ours.writes) - 1
+        answers = await asyncio.shield(ours.answers)
+        return await self._told(write, answers[number])
+
+    async def _send_together(self, some: _Together) -> Sequence[Applied | Refused]:
+        async with self._turn:
+            if self._gathering is some:
+                self._gathering = None
+            return await self._call(partial(_send_all, some=some.writes), Patience(WRITE_S))
+
     async def write(self, write: Write[T]) -> T | Refused:
         def work(connection: sqlite3.Connection) -> T | Refused:
             try:
@@ -182,7 +237,10 @@ class SqliteLedger(GuardedLedger):
                     raise
                 return _send(connection, write.instead)
 
-        answer = await self._call(work, Patience(write.within_s))
+        return await self._told(write, await self._call(work, Patience(write.within_s)))
+
+    async def _told(self, write: Write[T], answer: T | Refused) -> T | Refused:
+        """The answer; a refusal is recorded."""
         if isinstance(answer, Refused):
             await self._record(refusal_of(write, answer))
         return answer
@@ -247,13 +305,54 @@ def transaction(connection: sqlite3.Connection, *, on_disk: bool = True) -> Iter
 
 def _send(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
     with transaction(connection, on_disk=write.on_disk):
-        held = connection.execute(fencing.SQLITE_GUARD, guard_params(write.term)).fetchone()
-        if held is None or (held["fence"], held["nonce"]) != (write.term.fence, write.term.nonce):
-            return Refused(write.what, held and held["fence"])
-        rows: Rows = ()
-        for step in write.steps:
-            rows = execute(connection, step)
+        return _write(connection, write)
+
+
+def _send_all(
+    connection: sqlite3.Connection, some: Sequence[Write[Applied]]
+) -> Sequence[Applied | Refused]:
+    """All of them in one transaction; each has its own guard."""
+    with transaction(connection):
+        return list(map(partial(_write, connection), some))
+
+
+def _write(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
+    refused = _guard(connection, write.term, write.what)
+    if refused is not None:
+        return refused
+    rows: Rows = ()
+    for step in write.steps:
+        rows = execute(connection, step)
     return write.answer(rows, None)
+
+
+def _take_fresh(
+    connection: sqlite3.Connection, write: Write[Taken], batch: Batch
+) -> Taken | Refused:
+    """The short way, unless a row was there or a job is paused; then the long one."""
+    with contextlib.suppress(_NotFresh), transaction(connection):
+        refused = _guard(connection, write.term, write.what)
+        if refused is not None:
+            return refused
+        taken = insert_fresh(connection, write.term, batch)
+        if taken is None:
+            raise _NotFresh
+        for step in write.steps:
+            execute(connection, step)
+        return taken
+    return _send(connection, take(write.term, batch))
+
+
+class _NotFresh(Exception):
+    """Nothing was written."""
+
+
+def _guard(connection: sqlite3.Connection, term: Term, what: str) -> Refused | None:
+    """Whether the term holds the fence, which nobody can raise while we hold the write lock."""
+    held = connection.execute(fencing.SQLITE_GUARD, guard_params(term)).fetchone()
+    if held is not None and (held["fence"], held["nonce"]) == (term.fence, term.nonce):
+        return None
+    return Refused(what, held and held["fence"])
 
 
 def _past(connection: sqlite3.Connection, election: str) -> Past:
