@@ -31,8 +31,6 @@ from chaos.worlds.rig import Rig, Site, Wanted
 
 START_S = 30.0
 LINE_S = 15.0
-SETTLE_NS = 5 * SECOND_NS
-"""The last slots, of which nothing is asked: they may be under way when the nodes are stopped."""
 TROUBLE = (OSError, subprocess.CalledProcessError, KeyError, IndexError, AssertionError)
 """What putting a fault in, or taking it out, may end with."""
 
@@ -67,6 +65,7 @@ def _premises(wanted: Wanted) -> dict[str, object]:
     """What the laws are told; see laws.planned."""
     made = wanted.plan
     ttl_ns = made.ttl_s * SECOND_NS
+    recovery_ns = gen.recovery_ms(made.ttl_s) * 1_000_000
     ours = wanted.config is None
     return {
         "wall": datetime.now(UTC).isoformat(),  # at the time of this op
@@ -77,8 +76,9 @@ def _premises(wanted: Wanted) -> dict[str, object]:
         "may_finish": [LATE] if ours else [],
         "alone": [TICK, HELD, LATE, AGAIN] if ours else [],
         "period_ns": EVERY_MS * 1_000_000,
-        "settle_ns": SETTLE_NS,
-        "recovery_ns": gen.recovery_ms(made.ttl_s) * 1_000_000,
+        # Of slots that may be under way, or wait, when the nodes are stopped nothing is asked.
+        "settle_ns": recovery_ns,
+        "recovery_ns": recovery_ns,
         "rolling_ns": 1,
     }
 

@@ -13,13 +13,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from chaos.checks import START_UP_NS
 from chaos.op import Op, Source, Type
 from chaos.plan import Fault
-from chaos.story import exec_ns
+from chaos.story import SECOND_NS, exec_ns
 
 _STILL = frozenset({Fault.FREEZE_NODE, Fault.FREEZE_DAEMON, Fault.SLOW})
 """Under these a run may take its time to write its first note."""
+START_UP_NS = 2 * SECOND_NS
+"""From a run's exec to that note, at most, on a machine that does more than this."""
 
 
 def retold(ops: Sequence[Op]) -> tuple[Op, ...]:

@@ -4,7 +4,8 @@ tick   every second, short: one row per slot, the successor's first run.
 held   runs until it is killed: a lost term must end it before the lease can have expired.
 late   may outlive its term and ends when told: its finish is the stale write that must be refused.
 
-In the worlds that play plans `late` ends by itself after some seconds, and there is one more:
+In the worlds that play plans `held` and `late` end by themselves, after a TTL and a second, for
+slots may wait for them; and there is one more:
 
 again  at least once: a slot whose run was lost is run again.
 """
@@ -53,10 +54,11 @@ class Workload:
     ) -> str:
         """The cron-leader.toml of a fleet that plays a plan. more: with a job that was not there
         before."""
+        long = str(ttl_s + 1)
         jobs = [
             self._job(TICK, EVERY_MS, "mark"),
-            self._job(HELD, EVERY_MS, "hold"),
-            self._job(LATE, EVERY_MS, "last", "3", on_lost_leadership="finish"),
+            self._job(HELD, EVERY_MS, "last", long),
+            self._job(LATE, EVERY_MS, "last", long, on_lost_leadership="finish"),
             self._job(AGAIN, 2 * EVERY_MS, "last", "0.5", delivery="at-least-once"),
         ]
         if more:

@@ -170,6 +170,7 @@ class Proxies:
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Condition()
         self._links: list[Link] = []
+        self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
@@ -216,9 +217,12 @@ class Proxies:
             await pair.run(reader, writer)
 
         server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+        self._servers.append(server)
         link.listens = server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
         for link in self._links:
             link.reset()
         for task in self._tasks:
