@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby
 
 from cron_leader.core.messages import (
     Drop,
@@ -55,6 +55,7 @@ from cron_leader.core.model import (
 from cron_leader.core.plan import Agenda, Turn, backlog, held_to, is_punctual, start_of
 from cron_leader.core.retry import Budget, retry_at
 from cron_leader.core.schedule import EPOCH
+from cron_leader.core.slices import Slicer, Slices
 from cron_leader.core.waiting import Waiting
 
 ON_TIME = timedelta(seconds=1)
@@ -121,7 +122,7 @@ class Dispatch:
         self._agenda = Agenda((), {})
         self._term: Term | None = None
         self._planned: datetime | None = None
-        self._floors: dict[Batch, tuple[datetime, int]] = {}
+        self._floors: dict[int, tuple[datetime, int]] = {}  # of batches by id(): they are long
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
         self._waiting = Waiting({})
         self._in_turn = False  # whether jobs differ in priority or group
@@ -138,17 +139,45 @@ class Dispatch:
 
     def begin(
         self, term: Term, jobs: Mapping[str, Job], settled: Settlement, rows: Iterable[DueRow]
-    ) -> None:
-        """After the past is settled: schedule from there on, and the rows that wait."""
+    ) -> Slices[None]:
+        """After the past is settled: schedule from there on, and the rows that wait. Nothing may be
+        planned before the last slice."""
         planned_to = settled.planned_to
-        self._out += _ended_before(settled)
         self._term, self._jobs = term, jobs
         self._planned = self.known_to = planned_to
         self._in_turn = any(job.priority or job.group for job in jobs.values())
-        self._agenda = Agenda(jobs.values(), dict.fromkeys(jobs, planned_to))
         self._forget()
+        self._waiting = Waiting(jobs, settled.now)
         self._paced_until_ns = 0
-        self.order(rows)
+        self._agenda, slicer = Agenda((), {}), Slicer()
+        for job in jobs.values():
+            if slicer.full():
+                yield
+            self._agenda.add(job, planned_to)
+        for row in rows:
+            if slicer.full():
+                yield
+            self.order((row,))
+        yield from self._tell_past(settled, slicer)
+
+    def _tell_past(self, settled: Settlement, slicer: Slicer) -> Slices[None]:
+        """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum;
+        and in the same way what it skipped."""
+        told: Counter[str] = Counter()
+        rest: Counter[str] = Counter()
+        ends: Iterable[Entry | Gap] = chain(settled.entries, settled.gaps)
+        for past in ends:
+            if slicer.full():
+                yield
+            if past.state is State.DUE:
+                continue
+            emit = _missed(past) if isinstance(past, Gap) else _ended(past)
+            told[emit.event] += 1
+            if told[emit.event] <= MOST_TOLD:
+                self._out.append(emit)
+            else:
+                rest[emit.event] += past.slots if isinstance(past, Gap) else 1
+        self._out += [Emit(event, {"slots": slots}) for event, slots in rest.items()]
 
     def end(self) -> None:
         """The term is over: forget claims, drop what has not started, kill what may not finish."""
@@ -308,7 +337,7 @@ class Dispatch:
             tuple(sheet.gaps),
             known=self.known_to,
         )
-        self._floors[batch] = floor, now.boot_ns
+        self._floors[id(batch)] = floor, now.boot_ns
         self._out.append(Take(self._term, batch))
 
     def _planned_up_to(self, wall: datetime) -> datetime:
@@ -348,7 +377,7 @@ class Dispatch:
 
     def on_batch(self, batch: Batch, answer: Taken, now: Now, *, deadline_ns: int | None) -> None:
         """deadline_ns: of the gate, None if it is closed."""
-        self._floors.pop(batch, None)
+        self._floors.pop(id(batch), None)
         self.acknowledged(batch.planned_to)
         for entry in batch.entries:
             self._recorded(entry)
@@ -694,19 +723,6 @@ def _how(finish: Finish) -> dict[str, object]:
     if finish.next_at is not None:
         how["retry_at"] = finish.next_at
     return how
-
-
-def _ended_before(settled: Settlement) -> list[Emit]:
-    """What the settlement recorded as missed, told one by one up to a bound, the rest as a sum;
-    and in the same way what it skipped."""
-    ended = [_ended(entry) for entry in settled.entries if entry.state is not State.DUE]
-    ended += [_missed(gap) for gap in settled.gaps]
-    told = []
-    for event in ("slot.missed", "slot.skipped"):
-        of_event = [emit for emit in ended if emit.event == event]
-        rest = sum(int(str(emit.fields.get("slots", 1))) for emit in of_event[MOST_TOLD:])
-        told += of_event[:MOST_TOLD] + ([Emit(event, {"slots": rest})] if rest else [])
-    return told
 
 
 def _ended(entry: Entry) -> Emit:

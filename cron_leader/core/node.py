@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom
@@ -30,14 +30,18 @@ from cron_leader.core.model import (
     Past,
     Refused,
     Rollback,
+    Settlement,
     Taken,
     Term,
 )
 from cron_leader.core.orders import Desk, errand_of
 from cron_leader.core.schedule import EPOCH
 from cron_leader.core.skew import Skew
+from cron_leader.core.slices import Slices
 from cron_leader.core.standing import SHUT_BY, UNRECORDED, EndReason, Limits, Phase
-from cron_leader.core.takeover import settle
+from cron_leader.core.takeover import settling
+
+T = TypeVar("T")
 
 HEARTBEAT_NS = SECOND_NS
 RAISE_ANSWER_NS = 2 * SECOND_NS
@@ -103,6 +107,7 @@ class Node:
         self._orders: dict[str, m.StepDown] = {}
         self._obeyed: m.StepDown | None = None
         self._desk = Desk()
+        self._work: tuple[Slices[Any], Callable[[Any], None]] | None = None
         self._closing_as: EndReason | None = None
         self._exit: m.Exit | None = None
 
@@ -464,20 +469,42 @@ class Node:
             if past.went_back_at is not None:
                 answer = Rollback.SKIP if past.skip else Rollback.REFIRE
                 self._emit("ledger.went_back", answer=answer, planned_to=past.planned_to)
-            settlement = settle(self._jobs, past, self._now.wall)
-            self._settlement = settlement
-            self._do(m.Settle(self.term, settlement))
+            self._work_on(settling(self._jobs, past, self._now.wall), self._on_drafted)
+
+    def _on_drafted(self, settlement: Settlement) -> None:
+        assert self.term is not None
+        self._settlement = settlement
+        self._do(m.Settle(self.term, settlement))
 
     def _on_settled(self, answer: tuple[DueRow, ...] | Refused) -> None:
         if self.phase is not Phase.SETTLING or not self._held(answer):
             return
         assert not isinstance(answer, Refused)
         assert self.term is not None
+        work = self._dispatch.begin(self.term, self._jobs, self._settlement, answer)
+        self._work_on(work, self._on_begun)
+
+    def _on_begun(self, _: None) -> None:
+        assert self.term is not None
         self.phase = Phase.LEADING
         self.gate = replace(self.gate, settled=True)
-        self._dispatch.begin(self.term, self._jobs, self._settlement, answer)
         self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
         self._do(m.Record(self.term.nonce, self.term.fence))  # not before: nothing may delay us
+
+    def _work_on(self, work: Slices[T], then: Callable[[T], None]) -> None:
+        """A slice now, and one with each step, which is asked for at once; then what follows."""
+        self._work = work, then
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._work is None:
+            return
+        work, then = self._work
+        try:
+            next(work)
+        except StopIteration as end:
+            self._work = None
+            then(end.value)
 
     # ------------------------------------------------------------------ leading
 
@@ -610,6 +637,7 @@ class Node:
         self.term = self._candidate = self._elected_at = self._doubt = None
         self._silent_ns = self._shut_ns = self._obeyed = self._closing_as = None
         self._beating = False
+        self._work = None
         self._orders, self._desk = {}, Desk()
         if self._stop_ns is None:
             self._drain_ns = None
@@ -693,6 +721,7 @@ class Node:
                 self._proceed_raising()
             case Phase.SETTLING:
                 self._verify()
+                self._resume()
             case Phase.LEADING:
                 self._proceed_leading()
             case Phase.CLOSING:
@@ -811,7 +840,7 @@ class Node:
                 doubt = self._verify_ns if self._doubt or self.gate.jumped_ns else None
                 return [self.gate.deadline_ns, self._raise_by_ns, doubt]
             case Phase.SETTLING:
-                return self._term_alarms()
+                return [*self._term_alarms(), self._now.boot_ns if self._work else None]
             case Phase.LEADING:
                 return [*self._term_alarms(), *self._leading_alarms()]
             case Phase.CLOSING:

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from cron_leader.core.blackout import Stretch, stretches
@@ -247,12 +247,15 @@ class Agenda:
     def __init__(self, jobs: Iterable[Job], since: Mapping[str, datetime]) -> None:
         """since: for each job's name, the instant up to which its slots are dealt with."""
         self._heap: list[tuple[datetime, int, Job, datetime]] = []
-        for order, job in enumerate(jobs):
-            mark = since[job.name]
-            at = job.schedule.next_after(mark)
-            if at is not None:
-                self._heap.append((at, order, job, mark))
-        heapq.heapify(self._heap)
+        self._orders = count()
+        for job in jobs:
+            self.add(job, since[job.name])
+
+    def add(self, job: Job, since: datetime) -> None:
+        """One more job. since: as above."""
+        at = job.schedule.next_after(since)
+        if at is not None:
+            heapq.heappush(self._heap, (at, next(self._orders), job, since))
 
     def next_time(self) -> datetime | None:
         """The soonest slot not yet handed out; None if there will be none."""

@@ -10,7 +10,7 @@ are skipped, and none of them is caught up.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from cron_leader.core.model import (
@@ -26,44 +26,78 @@ from cron_leader.core.model import (
     State,
 )
 from cron_leader.core.plan import Backlog, Pause, backlog, policy_of, renamed, start_of
+from cron_leader.core.slices import Slicer, Slices, whole
 
 _ON_TIME = timedelta(0)
 
 
 def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
     """The whole settlement at `now`; the same arguments give the same settlement."""
-    records = {name: _record(job, past.jobs.get(name), now) for name, job in jobs.items()}
-    lost_to = past.went_back_at if past.skip else None
-    entries: list[Entry] = []
-    gaps: list[Gap] = []
-    found: dict[Hashable, Backlog] = {}  # a hundred thousand jobs share few schedules
-    for name, job in jobs.items():
-        since = max(past.planned_to or now, records[name].effective_from)
-        pause = _pause(records[name])
+    return whole(settling(jobs, past, now))
+
+
+def settling(jobs: Mapping[str, Job], past: Past, now: datetime) -> Slices[Settlement]:
+    """The same in slices, for many jobs take a second."""
+    draft, slicer = _Draft(past, now), Slicer()
+    for job in jobs.values():
+        if slicer.full():
+            yield
+        draft.look_at(job)
+    return draft.settlement(jobs)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A settlement in the making. found: a hundred thousand jobs share few schedules."""
+
+    past: Past
+    now: datetime
+    jobs: list[JobRecord] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    at_least_once: set[str] = field(default_factory=set)
+    found: dict[Hashable, Backlog] = field(default_factory=dict)
+
+    @property
+    def lost_to(self) -> datetime | None:
+        return self.past.went_back_at if self.past.skip else None
+
+    def look_at(self, job: Job) -> None:
+        known = self.past.jobs.get(job.name)
+        record = _record(job, known, self.now)
+        if record is not known:
+            self.jobs.append(record)
+        if job.delivery is Delivery.AT_LEAST_ONCE:
+            self.at_least_once.add(job.name)
+        missed = self._backlog(job, record)
+        self.entries += missed.entries
+        self.entries += [_due(job, at, self.now) for at in missed.due]
+        self.gaps += missed.gaps
+
+    def _backlog(self, job: Job, record: JobRecord) -> Backlog:
+        since = max(self.past.planned_to or self.now, record.effective_from)
+        pause = _pause(record)
         key = (policy_of(job), since, pause)
-        if (missed := found.get(key)) is None:
-            missed = backlog(job, since, now, on_time=_ON_TIME, lost_to=lost_to, pause=pause)
-            found[key] = missed
-        else:
-            missed = renamed(missed, name)
-        entries += missed.entries
-        entries += [_due(job, at, now) for at in missed.due]
-        gaps += missed.gaps
-    return Settlement(
-        now=now,
-        planned_to=max(now, past.planned_to or now),
-        jobs=tuple(r for name, r in records.items() if r is not past.jobs.get(name)),
-        retired=tuple(
-            sorted(n for n, r in past.jobs.items() if n not in jobs and r.retired_at is None)
-        ),
-        entries=tuple(entries),
-        gaps=tuple(gaps),
-        at_least_once=frozenset(
-            n for n, job in jobs.items() if job.delivery is Delivery.AT_LEAST_ONCE
-        ),
-        skip=lost_to is not None,
-        sweep=past.unfinished,
-    )
+        if (missed := self.found.get(key)) is not None:
+            return renamed(missed, job.name)
+        missed = self.found[key] = backlog(
+            job, since, self.now, on_time=_ON_TIME, lost_to=self.lost_to, pause=pause
+        )
+        return missed
+
+    def settlement(self, jobs: Mapping[str, Job]) -> Settlement:
+        gone = (n for n, r in self.past.jobs.items() if n not in jobs and r.retired_at is None)
+        return Settlement(
+            now=self.now,
+            planned_to=max(self.now, self.past.planned_to or self.now),
+            jobs=tuple(self.jobs),
+            retired=tuple(sorted(gone)),
+            entries=tuple(self.entries),
+            gaps=tuple(self.gaps),
+            at_least_once=frozenset(self.at_least_once),
+            skip=self.lost_to is not None,
+            sweep=self.past.unfinished,
+        )
 
 
 def _record(job: Job, known: JobRecord | None, now: datetime) -> JobRecord:

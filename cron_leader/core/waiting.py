@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from cron_leader.core.model import DueRow, Job, Origin, SlotKey
+from cron_leader.core.schedule import EPOCH
 
 MOST_WAITING = 100_000
 """Slots that wait on one node, catch-up apart; a job's own bound is its `queue_limit`."""
@@ -32,13 +33,18 @@ class Lane:
     them served once, at most, before itself.
     """
 
-    def __init__(self, jobs: Mapping[str, Job]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Mapping[str, Job], ripe_to: datetime = EPOCH) -> None:
+        """ripe_to: up to here a row's time has come when it is added."""
+        self._jobs, self._ripe_to = jobs, ripe_to
         self._later: _Rows = []
         self._ripe: dict[int, dict[str, _Rows]] = {}  # by priority, then group, in rotation
 
     def add(self, row: DueRow) -> None:
-        heapq.heappush(self._later, _by_time(row))
+        found = _by_time(row)
+        if found[0] <= self._ripe_to:
+            self._let_in(found)
+        else:
+            heapq.heappush(self._later, found)
 
     def __bool__(self) -> bool:
         """Whether it holds a row."""
@@ -77,19 +83,23 @@ class Lane:
 
     def _ripen(self, now: datetime) -> None:
         while self._later and self._later[0][0] <= now:
-            found = heapq.heappop(self._later)
-            job = self._jobs.get(found[1].job)
-            priority, group = (job.priority, job.group) if job else (0, "")
-            groups = self._ripe.setdefault(priority, {})
-            heapq.heappush(groups.setdefault(group, []), found)
+            self._let_in(heapq.heappop(self._later))
+
+    def _let_in(self, found: tuple[datetime, SlotKey, DueRow]) -> None:
+        job = self._jobs.get(found[1].job)
+        priority, group = (job.priority, job.group) if job else (0, "")
+        groups = self._ripe.setdefault(priority, {})
+        heapq.heappush(groups.setdefault(group, []), found)
 
 
 class Waiting:
-    """The waiting rows of one term. jobs: those that have a priority and a group."""
+    """The waiting rows of one term. jobs: those that have a priority and a group. ripe_to: as for a
+    lane, so that a long backlog is put in order as it is read, not all at once at its first turn.
+    """
 
-    def __init__(self, jobs: Mapping[str, Job]) -> None:
-        self._timely = Lane(jobs)
-        self._overdue = Lane(jobs)  # catch-up: at its pace
+    def __init__(self, jobs: Mapping[str, Job], ripe_to: datetime = EPOCH) -> None:
+        self._timely = Lane(jobs, ripe_to)
+        self._overdue = Lane(jobs, ripe_to)  # catch-up: at its pace
         self._parked: dict[str, _Rows] = {}
         self._held: Counter[tuple[str, bool]] = Counter()  # by job, and whether it is catch-up
         self._total = 0  # of those that are not catch-up

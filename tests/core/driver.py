@@ -24,7 +24,7 @@ from cron_leader.core.model import (
 )
 from cron_leader.core.node import Node
 from cron_leader.core.schedule import Every
-from cron_leader.core.standing import Limits
+from cron_leader.core.standing import Limits, Phase
 
 T0 = datetime(2026, 12, 1, tzinfo=UTC)
 S = 1_000_000_000
@@ -66,6 +66,14 @@ class Driver:
     # ---------------------------------------------------------------- time and events
 
     def step(self, event: Event | None = None) -> list[Effect]:
+        """And all slices of what it begins, at the same instant."""
+        self.slice(event)
+        while self.node.phase is Phase.SETTLING and self.node.wake_boot_ns() == self.boot_ns:
+            self.effects += self.node.step(m.Woke(), Now(self.boot_ns, self.wall))
+        return self.effects
+
+    def slice(self, event: Event | None = None) -> list[Effect]:
+        """One step, and what is not done with it comes with the next."""
         self.effects = self.node.step(event or m.Woke(), Now(self.boot_ns, self.wall))
         return self.effects
 

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cron_leader.core import messages as m
+from cron_leader.core import slices
 from cron_leader.core.blackout import Blackout, Freeze
 from cron_leader.core.dispatch import MOST_TOLD
-from cron_leader.core.model import Catchup, Job, JobRecord, Past, Reason, Rollback, SlotKey, State
+from cron_leader.core.model import (
+    Catchup,
+    DueRow,
+    Job,
+    JobRecord,
+    Origin,
+    Past,
+    Reason,
+    Rollback,
+    SlotKey,
+    State,
+)
 from cron_leader.core.schedule import Every
+from cron_leader.core.slices import SLICE
+from cron_leader.core.standing import Phase
 from cron_leader.core.takeover import settle
 from tests.core.driver import T0, Driver, job
 
@@ -46,6 +63,94 @@ def test_a_flood_of_missed_slots_is_told_as_a_sum_beyond_a_bound() -> None:
 def test_a_takeover_sweeps_where_older_terms_left_something_unfinished(unfinished: bool) -> None:
     past = replace(_past([job("a")], 3), unfinished=unfinished)
     assert settle({"a": job("a")}, past, T0).sweep is unfinished
+
+
+# ------------------------------------------------------------------ in slices
+
+
+def _finish(d: Driver, kind: type) -> int:
+    """Step on until it is asked for, at the same instant: how many steps that took."""
+    for steps in range(100):
+        if d.all(kind):
+            return steps
+        assert d.node.wake_boot_ns() == d.boot_ns, "the next slice is asked for at once"
+        d.slice()
+    raise AssertionError("no end")
+
+
+def _many() -> tuple[list[Job], Past]:
+    """More than two slices of jobs; some are new, some have another schedule than they had."""
+    policies = [Catchup.ALL, Catchup.LATEST, Catchup.NONE]
+    jobs = [
+        job(f"j{n}", every_s=1 + n % 3, catchup=policies[n % 3], priority=n % 2)
+        for n in range(2 * SLICE + 1)
+    ]
+    past = _past(jobs[: 2 * SLICE], 20)
+    records = {
+        name: replace(record, digest="other") if n % 7 == 0 else record
+        for n, (name, record) in enumerate(past.jobs.items())
+    }
+    gone = JobRecord("gone", T0, T0, "digest")
+    return jobs, replace(past, jobs={**records, "gone": gone})
+
+
+def test_a_settlement_in_slices_is_the_one_made_at_once() -> None:
+    jobs, past = _many()
+    d = Driver(jobs)
+    d.raise_()
+    d.slice(m.PastRead(d.nonce, past))
+    assert _finish(d, m.Settle) == 1, "of three slices two come with the answer"
+    assert d.asked(m.Settle).settlement == settle({j.name: j for j in jobs}, past, T0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 20))
+def test_whatever_the_slices_a_leader_settles_plans_and_claims_the_same(
+    jobs: int, size: int, waiting: int
+) -> None:
+    """Everything it does until its first claims, but for how many steps it takes."""
+    named = [
+        job(f"j{n}", every_s=1 + n % 5, priority=n % 3, group="ab"[n % 2]) for n in range(jobs)
+    ]
+    rows = tuple(
+        DueRow(SlotKey(f"j{n % jobs}", T0 - timedelta(seconds=n)), 0, Origin.CATCHUP, T0)
+        for n in range(waiting)
+    )
+
+    def effects(slice_size: int) -> list[m.Effect]:
+        with mock.patch.object(slices, "SLICE", slice_size):
+            d = Driver(named)
+            d.raise_()
+            return d.step(m.PastRead(d.nonce, _past(named, 9))) + d.step(m.Settled(d.nonce, rows))
+
+    assert effects(size) == effects(10_000)
+
+
+def test_a_term_that_ends_between_two_slices_settles_nothing() -> None:
+    jobs, past = _many()
+    d = Driver(jobs)
+    d.raise_()
+    d.slice(m.PastRead(d.nonce, past))
+    assert not d.all(m.Settle)
+    d.slice(m.KeyDeleted(d.nonce))
+    assert d.told("term.ended")["reason"] == "key_deleted"
+    assert not d.all(m.Settle)
+    assert not d.slice()
+
+
+def test_a_leader_whose_waiting_rows_are_many_plans_once_it_has_seen_them_all() -> None:
+    d = Driver([job("a")])
+    d.settle()
+    rows = [
+        DueRow(SlotKey("a", T0 - timedelta(seconds=n)), 0, Origin.CATCHUP, T0)
+        for n in range(3 * SLICE)
+    ]
+    d.slice(m.Settled(d.nonce, tuple(rows)))
+    assert d.node.phase is Phase.SETTLING
+    assert d.node.closed(d.boot_ns) is not None
+    assert _finish(d, m.Record) == 2
+    (claim,) = d.asked(m.Take).batch.claims
+    assert claim.slot == rows[-1].slot, "the oldest"
 
 
 # ------------------------------------------------------------------ pauses and blackouts
