@@ -12,15 +12,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chaos import checks, cuts, op, plan, real, report, seeds, shrink
-from chaos.canaries import CANARIES, table
+from chaos.canaries import CANARIES
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
+from chaos.record import table
 from chaos.retest import why_pale
 from chaos.run import SCENARIOS, NotSteady, Order, judge, run
 from chaos.worlds import contain
 from chaos.worlds.rig import Wanted
 from chaos.worlds.services import NotHere
-from chaos.worlds.sim.canaries import SIM_CANARIES, first_seed
+from chaos.worlds.sim.canaries import SIM_CANARIES, first_seeds, record
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.UNKNOWN: 2}
 OUT = Path(__file__).parent / "out"
@@ -58,7 +59,7 @@ def _do(args: argparse.Namespace) -> int:
             out = (args.out or _fresh("cuts")).resolve()
             return _cut(Series(args.count, args.ttl, args.election_ms, args.canary, out))
         case "canary" if args.world is not None:
-            return _sim_canaries([args.name] if args.name else list(SIM_CANARIES))
+            return _sim_canaries([args.name] if args.name else list(SIM_CANARIES), args.record)
         case "canary" if args.list:
             print("\n".join(table()))
             return 0
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     canary.add_argument("name", nargs="?", choices=[*CANARIES, *(SIM_CANARIES.keys() - CANARIES)])
     canary.add_argument("--world", choices=SIM, help="look for its first seed there")
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
+    canary.add_argument("--record", action="store_true", help="keep the first seeds of the sim's")
     check = commands.add_parser("check", help="judge a history.jsonl again")
     check.add_argument("history", type=Path)
     drawn = commands.add_parser(
@@ -281,21 +283,23 @@ def _canaries(names: Sequence[str]) -> int:
     return 1 if pale else 0
 
 
-def _sim_canaries(names: Sequence[str]) -> int:
-    pale = [name for name in names if not _showed(name)]
+def _sim_canaries(names: Sequence[str], keep: bool) -> int:
+    """Whether each breaks a law within the seeds that it is given. keep: which seed did it."""
+    if unknown := [name for name in names if name not in SIM_CANARIES]:
+        print(f"{unknown[0]}: no canary of the sim")
+        return 1
+    found = []
+    for name, judged in first_seeds(names):
+        found.append((name, judged))
+        shown = "not red"
+        if judged is not None:
+            shown = f"seed {judged.plan.seed}: {', '.join(sorted(judged.broken))}"
+        print(f"{name}: {shown}", flush=True)
+    if keep:
+        record(found)
+    pale = [name for name, judged in found if judged is None]
     print("every canary went red" if not pale else f"NOT red: {', '.join(pale)}")
     return 1 if pale else 0
-
-
-def _showed(name: str) -> bool:
-    """Whether it breaks a law within the seeds that it is given."""
-    if name not in SIM_CANARIES:
-        print(f"{name}: no canary of the sim")
-        return False
-    judged = first_seed(name)
-    if judged is not None:
-        print(f"{name}: seed {judged.plan.seed}: {', '.join(sorted(judged.broken))}", flush=True)
-    return judged is not None
 
 
 def _pale(name: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ starts it in place of `python -m cron_leader`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from chaos import defects
@@ -162,6 +162,11 @@ _ALL = (
         ETCD + "test_watch.py::test_a_frozen_etcd_is_silence",
     ),
     Canary(
+        "polled-flag",
+        defects.polled_flag,
+        ETCD + "test_tenure.py::test_the_own_key_deleted_by_hand_ends_the_term",
+    ),
+    Canary(
         "older-store-trusted",
         defects.older_store_trusted,
         ETCD + "test_tenure.py::test_a_store_older_than_what_was_seen_ends_the_term",
@@ -311,6 +316,11 @@ _ALL = (
         CORE + "test_dispatch.py::test_the_drain_also_ends_a_run_told_to_go_that_has_not_begun",
     ),
     Canary(
+        "mark-in-memory",
+        defects.mark_in_memory,
+        CORE + "test_dispatch.py::test_the_takeover_writes_what_the_past_owes",
+    ),
+    Canary(
         "planned-past-unanswered",
         defects.planned_past_unanswered,
         CORE + "test_dispatch.py::"
@@ -400,17 +410,6 @@ _ALL = (
 )
 
 CANARIES = {canary.name: canary for canary in _ALL}
-
-
-def table() -> Iterator[str]:
-    """The track record, as Markdown."""
-    yield "| canary | what is broken | the tests that fail | scenarios: the check that says NO |"
-    yield "|---|---|---|---|"
-    for c in _ALL:
-        where = f"{', '.join(c.scenarios)}: {c.red}" if c.scenarios else ""
-        parted = (test.partition("::") for test in c.tests)
-        tests = ", ".join(f"`{file}` `{name}`" for file, _, name in parted)
-        yield f"| {c.name} | {c.breaks} | {tests} | {where} |"
 
 
 def start(name: str) -> str:

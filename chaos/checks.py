@@ -60,9 +60,11 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
 
 def one_row_per_slot(story: Story) -> Finding:
     """A slot has one row, and one run at most ever began for each of its attempts."""
-    rows = Counter((r["job"], str(r["scheduled_for"]), r["command_id"]) for r in story.rows("slot"))
-    runs = Counter(
-        (op.value["job"], op.value["scheduled_for"], op.value["attempt"])
+    rows: Counter[tuple[object, ...]] = Counter(
+        (r["job"], str(r["scheduled_for"]), r["command_id"]) for r in story.rows("slot")
+    )
+    runs: Counter[tuple[object, ...]] = Counter(
+        (op.value["job"], op.value["scheduled_for"], _command(op), op.value["attempt"])
         for op in story.notes("began")
     )
     if not rows:
@@ -71,6 +73,11 @@ def one_row_per_slot(story: Story) -> Finding:
         if double := next((slot for slot, n in counted.items() if n > 1), None):
             return _no(one_row_per_slot, f"{counted[double]} {kind} of {double}")
     return _yes(one_row_per_slot, f"{len(rows)} slots, {runs.total()} runs began, none twice")
+
+
+def _command(op: Op) -> str:
+    """The order that the slot is for; "" if it is the schedule's."""
+    return str(op.value.get("command_id", ""))
 
 
 def every_slot_explained(story: Story) -> Finding:
@@ -111,14 +118,16 @@ def _time(value: object) -> datetime:
 
 
 def fence_never_falls(story: Story) -> Finding:
-    """In the order of commit, each raise is higher than the one before."""
-    raises = [op.value["fence"] for op in story.accepted() if op.value["fence"] is not None]
+    """In the order of commit, each raise is higher than the one before; of a ledger that was
+    restored, than that which stood in the backup."""
+    raises = [op for op in story.accepted() if op.value["fence"] is not None]
     if not raises:
         return _unknown(fence_never_falls, "no raise was seen")
-    for before, after in pairwise(raises):
-        if after <= before:
+    for one, other in pairwise(raises):
+        before, after = one.value["fence"], other.value["fence"]
+        if after <= before and other.value["operation"] != "restore":
             return _no(fence_never_falls, f"fence {before} was followed by {after}")
-    return _yes(fence_never_falls, f"raised {len(raises)} times, to {raises[-1]}")
+    return _yes(fence_never_falls, f"raised {len(raises)} times, to {raises[-1].value['fence']}")
 
 
 def no_stale_write_accepted(story: Story) -> Finding:

@@ -204,6 +204,14 @@ def planned_past_unanswered() -> None:
     Dispatch.planned_to = property(lambda self: self._planned)
 
 
+def mark_in_memory() -> None:
+    """a new leader goes on from its own now, as whoever remembers its last slot in memory"""
+    from cron_leader.core.node import Node
+
+    on_past = Node._on_past
+    Node._on_past = lambda node, past: on_past(node, replace(past, planned_to=None))
+
+
 def group_unbounded() -> None:
     """a group's runs are bounded by the node's room only"""
     from cron_leader.core.dispatch import Dispatch
@@ -328,6 +336,21 @@ def silence_ignored() -> None:
         begin(watch, *args, **kwargs)
 
     KeyWatch.__init__ = patient
+
+
+def polled_flag() -> None:
+    """a leader looks at its key now and then, and believes in between what it saw"""
+    import asyncio
+
+    from cron_leader.core.messages import WatchOpened
+    from cron_leader.etcd.tenure import Tenure
+
+    async def look_later(tenure: Tenure) -> None:
+        tenure._report(WatchOpened(tenure._seat.nonce))
+        await asyncio.sleep(HOUR_NS / 1e9)
+        tenure._tell(await tenure._read_until_answered())
+
+    Tenure.watch = look_later
 
 
 def older_store_trusted() -> None:
@@ -463,7 +486,8 @@ def raise_ends_nobody() -> None:
 
     async def leave(*_: object, **__: object) -> None: ...
 
-    postgres.end_older = pg_target.end_older = leave
+    for module in (postgres, pg_target):
+        vars(module)["end_older"] = leave
 
 
 def sweep_unordered() -> None:

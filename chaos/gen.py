@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chaos.plan import Fault, Move, Plan, Target
+from chaos.plan import ORDERS, Fault, Move, Plan, Target
 
 T = TypeVar("T")
 
@@ -35,8 +35,10 @@ class Draws:
 
     def bits(self) -> int:
         """64 random bits."""
-        self._state = (self._state + _GOLDEN) & _MASK
-        return _mix(self._state)
+        self._state = z = (self._state + _GOLDEN) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # _mix(z), without a call
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        return z ^ (z >> 31)
 
     def below(self, n: int) -> int:
         """0 <= x < n. The bias of the remainder is below n / 2**64."""
@@ -77,6 +79,7 @@ class Kind:
 _NODES = (Target.LEADER,) * 4 + (Target.FOLLOWER, Target.NEXT, Target.ONE)
 _SOME = (*_NODES, Target.MINORITY, Target.MAJORITY, Target.ALL)
 _SHORT, _LONG, _BRIEF = (200, 9_000), (1_000, 40_000), (500, 20_000)
+_RESTORE = (4_000, 20_000)
 
 KINDS: tuple[Kind, ...] = (
     Kind(Fault.CUT, 6, _SOME, _LONG),
@@ -101,6 +104,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(Fault.ETCD_ISOLATE, 6, (Target.ETCD_LEADER, Target.ETCD_MEMBER), _LONG),
     Kind(Fault.ETCD_MOVE_LEADER, 3, (Target.ETCD,)),
     Kind(Fault.ETCD_QUORUM_LOSS, 2, (Target.ETCD,), _LONG),
+    Kind(Fault.ETCD_COMPACT, 2, (Target.ETCD,)),
+    Kind(Fault.ETCD_DEFRAG, 2, (Target.ETCD_LEADER, Target.ETCD_MEMBER), _SHORT),
+    Kind(Fault.ETCD_NOSPACE, 2, (Target.ETCD,), _LONG),
+    Kind(Fault.ETCD_RESTORE, 3, (Target.ETCD,), _RESTORE, (500, 120_000)),
     Kind(Fault.LEASE_REVOKE, 3, (Target.LEADER, Target.NEXT)),
     Kind(Fault.KEY_DELETE, 3, (Target.LEADER, Target.NEXT)),
     Kind(Fault.FOREIGN_PUT, 2, (Target.LEADER,)),
@@ -108,6 +115,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(Fault.LEDGER_RESTART, 2, (Target.LEDGER,), _SHORT),
     Kind(Fault.LEDGER_LOST_COMMIT, 6, (Target.LEADER,), _SHORT),
     Kind(Fault.LEDGER_LATE_COPY, 6, (Target.LEADER,), _SHORT),
+    Kind(Fault.LEDGER_RESTORE, 3, (Target.LEDGER,), _RESTORE, (500, 120_000)),
+    Kind(Fault.ORDER, 8, (Target.LEADER,), (0, 0), (0, len(ORDERS) - 1)),
+    Kind(Fault.CONFIG_CHANGE, 2, (Target.ALL, Target.ONE)),
 )
 """What is drawn by default: every fault that each world can do to the letter is left to `kinds`."""
 

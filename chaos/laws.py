@@ -7,25 +7,28 @@ gates stand open until the watch says so; a frozen machine kills nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from chaos import checks
 from chaos.checks import (
+    GO_NS,
     UNFINISHED,
     Check,
     Finding,
     Verdict,
     fence_never_falls,
     no_stale_write_accepted,
-    one_row_per_slot,
 )
-from chaos.op import Op, Source, Type
+from chaos.op import Op, Source
 from chaos.plan import Fault
 from chaos.story import SECOND_NS, Gate, Story
+from cron_leader.core.model import Rollback
 
+_MICROSECOND = timedelta(microseconds=1)
 DYING_NS = SECOND_NS // 5
 """A process is dead so long after its SIGKILL, at most."""
 _FREEZES = frozenset({Fault.FREEZE_NODE, Fault.FREEZE_DAEMON})
@@ -48,8 +51,7 @@ class Spell:
 def spells(story: Story) -> list[Spell]:
     return [
         Spell(v["fault"], tuple(v["nodes"]), v["began_ns"], op.at_ns, v["bites"])
-        for op in story.ops
-        if op.source is Source.NEMESIS and (op.f, op.type) == ("heal", Type.OK)
+        for op in story.heals()
         for v in [op.value]
     ]
 
@@ -78,30 +80,39 @@ def _bounded(gate: Gate, deadlines: list[int]) -> Gate:
 
 def keys_gone(story: Story) -> dict[int, int]:
     """Fence -> when etcd deleted its key ."""
-    return {
-        op.value["fence"]: op.at_ns
-        for op in story.ops
-        if op.source is Source.ETCD and op.f == "delete"
-    }
+    return {op.value["fence"]: op.at_ns for op in story.deletes()}
 
 
 def meddled(story: Story) -> dict[int, int]:
     """Fence -> when somebody's hand was in its key or its lease."""
-    return {
-        op.value["fence"]: op.at_ns
-        for op in story.ops
-        if op.source is Source.NEMESIS and op.f == "meddled"
-    }
+    return {op.value["fence"]: op.at_ns for op in story.hands()}
 
 
 # ------------------------------------------------------------------ the laws
+
+
+def one_row_per_slot(story: Story) -> Finding:
+    """As in checks.py; but what a restored ledger lost is run once more with `refire`, or if the
+    fleet was struck otherwise, too, so that its leader could not tell etcd of the loss."""
+    faults = spells(story)
+    restored = [spell for spell in faults if spell.fault == Fault.LEDGER_RESTORE]
+    untold = (
+        other.began_ns <= spell.healed_ns and other.healed_ns >= spell.began_ns
+        for spell in restored
+        for other in faults
+        if other is not spell
+    )
+    if restored and (planned(story, "rollback") == Rollback.REFIRE or any(untold)):
+        story = Story([op for op in story.ops if op.source is not Source.RUN])
+    return checks.one_row_per_slot(story)
 
 
 def every_slot_explained(story: Story) -> Finding:
     """Each slot of each job, from when the fleet knew it to half a minute before the end, has a
     row or lies in a gap, and no such row is unfinished."""
     ends = max((op.at_ns for op in story.ops), default=0)
-    rows = {(r["job"], r["scheduled_for"]): r["state"] for r in story.rows("slot")}
+    found = story.rows("slot")
+    rows = {(r["job"], r["scheduled_for"]): r["state"] for r in found if not r["command_id"]}
     spans: dict[str, list[tuple[datetime, datetime]]] = {}
     for gap in story.rows("gap"):
         span = datetime.fromisoformat(gap["first"]), datetime.fromisoformat(gap["last"])
@@ -113,13 +124,24 @@ def every_slot_explained(story: Story) -> Finding:
     settle_ns = int(planned(story, "settle_ns", 30 * SECOND_NS))
     until = started + timedelta(microseconds=(ends - settle_ns) // 1_000)
     for job in jobs:
-        for at in _slots(datetime.fromisoformat(job["first_seen"]), until, job["every_ms"]):
+        to = min(until, _known_to(story, job, started) or until)
+        for at in _slots(datetime.fromisoformat(job["first_seen"]), to, job["every_ms"]):
             state = rows.get((job["job"], at.isoformat()))
             if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
                 return _no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
             if state in UNFINISHED:
                 return _no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
     return _yes(every_slot_explained, f"{len(rows)} rows")
+
+
+def _known_to(story: Story, job: Mapping[str, Any], started: datetime) -> datetime | None:
+    """Up to when a job was known that is retired now: whoever retires it does not know when its
+    slots were, nor those of the time before in which nobody led."""
+    if job.get("retired_at") is None:
+        return None
+    retired = (datetime.fromisoformat(job["retired_at"]) - started) // _MICROSECOND * 1_000
+    shut = (g.closed_ns for g in story.gates() if g.closed_ns and g.closed_ns <= retired)
+    return started + max(shut, default=0) // 1_000 * _MICROSECOND
 
 
 def _slots(after: datetime, until: datetime, every_ms: int) -> Iterator[datetime]:
@@ -162,19 +184,21 @@ def gate_shut_before_key_gone(story: Story) -> Finding:
 
 
 def no_run_begins_late(story: Story) -> Finding:
-    """No run begins before its term's gate has opened, past the deadline its daemon knew, or once
-    its key is gone (unless a hand took it)."""
-    gone, hands = keys_gone(story), meddled(story)
-    opened: dict[int, int] = {}
+    """No run begins while its term's gate is shut, past the deadline its daemon knew, or once its
+    key is gone (unless a hand took it)."""
+    gone, hands, faults = keys_gone(story), meddled(story), spells(story)
+    opened: dict[int, list[Gate]] = {}
     for gate in story.gates():
-        opened.setdefault(gate.fence, gate.opened_ns)
+        opened.setdefault(gate.fence, []).append(gate)
     last = {op.value["fence"]: op.value["until_ns"] for op in story.events("deadline")}
     runs = 0
     for op in story.notes("began"):
         fence, runs = op.value["fence"], runs + 1
         who = f"{op.value['job']} {op.value['scheduled_for']} on {op.process}, fence {fence}"
-        if op.at_ns < opened.get(fence, op.at_ns + 1):
-            return _no(no_run_begins_late, f"{who}: before its gate opened")
+        own = opened.get(fence, ())
+        shut = not any(gate.open_at(op.at_ns, slack_ns=GO_NS) for gate in own)
+        if shut and not (own and _frozen(faults, op.process, op.at_ns)):
+            return _no(no_run_begins_late, f"{who}: its gate was shut")
         if op.at_ns > last.get(fence, op.at_ns):
             return _no(no_run_begins_late, f"{who}: past its deadline")
         if fence not in hands and op.at_ns > gone.get(fence, op.at_ns):
@@ -207,7 +231,8 @@ def _ends(story: Story) -> dict[tuple[object, ...], int]:
 
 def _run(op: Op) -> tuple[object, ...]:
     value = op.value
-    return value["job"], value["scheduled_for"], value["attempt"], value["fence"]
+    command = value.get("command_id", "")
+    return value["job"], value["scheduled_for"], command, value["attempt"], value["fence"]
 
 
 def _frozen(faults: list[Spell], node: str, at_ns: int) -> bool:

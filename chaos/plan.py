@@ -70,7 +70,7 @@ class Fault(StrEnum):
     ETCD_DEFRAG = "etcd-defrag"
     ETCD_NOSPACE = "etcd-nospace"
     ETCD_RESTORE = "etcd-restore"
-    """amount: milliseconds the restored snapshot is old."""
+    """amount: milliseconds the restored snapshot is old. The ledger's fence is rebased after it."""
     LEASE_REVOKE = "lease-revoke"
     KEY_DELETE = "key-delete"
     FOREIGN_PUT = "foreign-put"
@@ -82,6 +82,12 @@ class Fault(StrEnum):
     """The next commits of the target are made, and their answers lost."""
     LEDGER_LATE_COPY = "ledger-late-copy"
     """The first copies of the target's next writes arrive after the second."""
+    LEDGER_RESTORE = "ledger-restore"
+    """amount: milliseconds the restored backup is old."""
+
+    # -- what operators do
+    ORDER = "order"
+    """amount: which of ORDERS is given to the leader."""
 
 
 class Target(StrEnum):
@@ -104,8 +110,9 @@ class Target(StrEnum):
     LEDGER = "ledger"
 
 
+ORDERS = ("step-down", "trigger", "pause", "resume", "backfill")
 ETCD_FAULTS = frozenset(fault for fault in Fault if fault.startswith("etcd-"))
-LEDGER_FAULTS = frozenset({Fault.LEDGER_FREEZE, Fault.LEDGER_RESTART})
+LEDGER_FAULTS = frozenset({Fault.LEDGER_FREEZE, Fault.LEDGER_RESTART, Fault.LEDGER_RESTORE})
 """Those of the ledger itself; its other faults befall one node's writes."""
 
 

@@ -33,6 +33,11 @@ class Judged:
         """The laws that were."""
         return frozenset(f.check for f in self.findings if f.verdict is Verdict.NO)
 
+    @property
+    def first_broken(self) -> str | None:
+        """In the order of the laws."""
+        return next((f.check for f in self.findings if f.verdict is Verdict.NO), None)
+
 
 def plan_of(seed: int, time_ms: int) -> Plan:
     """The plan that the simulator plays for this seed."""

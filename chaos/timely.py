@@ -78,9 +78,7 @@ def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
     else is disturbed, and within a TTL in any case."""
     found, faults, ttl_ns = story.gates(), spells(story), int(planned(story, "ttl_ns"))
     hands = 0
-    for op in story.ops:
-        if op.source is not Source.NEMESIS or op.f != "meddled":
-            continue
+    for op in story.hands():
         quiet = not any(
             s.began_ns <= op.at_ns + TELLS_NS and s.healed_ns >= op.at_ns - 2 * ttl_ns
             for s in faults
@@ -122,10 +120,12 @@ def _asked_to(op: Op) -> bool:
 
 
 def what_ended_stays_ended(story: Story) -> Finding:
-    """A slot ends once; none that succeeded is run again."""
+    """A slot ends once; none that succeeded is run again. A ledger that went back knows of none."""
     ended: dict[object, str] = {}
     for op in story.ops:
-        if op.source is Source.LEDGER and op.f == "final":
+        if op.f == "accepted" and op.value["operation"] == "restore":
+            ended = {}
+        elif op.source is Source.LEDGER and op.f == "final":
             if (slot := _slot(op)) in ended:
                 text = f"{slot}: {ended[slot]}, then {op.value['state']}"
                 return _no(what_ended_stays_ended, text)
@@ -157,6 +157,39 @@ def jobs_keep_to_themselves(story: Story) -> Finding:
     if not runs:
         return _unknown(jobs_keep_to_themselves, "no such run began")
     return _yes(jobs_keep_to_themselves, f"{runs} runs, one at a time")
+
+
+def groups_keep_their_bounds(story: Story) -> Finding:
+    """Of a group no more runs go on a node at a time than its pool allows."""
+    group_of, most = planned(story, "groups"), planned(story, "bounds")
+    under_way: Counter[tuple[str, str]] = Counter()
+    runs = 0
+    for op in story.ops:
+        if op.source is not Source.RUN or (group := group_of.get(op.value["job"])) not in most:
+            continue
+        if op.f == "ended":
+            under_way[op.process, group] -= 1
+        elif op.f == "began":
+            runs += 1
+            under_way[op.process, group] += 1
+            if under_way[op.process, group] > most[group]:
+                text = f"{_slot(op)} began on {op.process}, where {most[group]} of {group} ran"
+                return _no(groups_keep_their_bounds, text)
+    return _yes(groups_keep_their_bounds, f"{runs} runs of groups with a bound")
+
+
+def a_pause_is_kept(story: Story) -> Finding:
+    """No slot of a job's pause is run, then or later. Unless clocks were set: a pause is a time."""
+    pauses = {row["job"]: row["paused"] for row in story.rows("job") if row.get("paused")}
+    if any(spell.fault == Fault.CLOCK_STEP for spell in spells(story)):
+        pauses = {}
+    for op in story.notes("began"):
+        job, at = op.value["job"], op.value["scheduled_for"]
+        if job in pauses and not op.value["command_id"]:
+            opens, closes = pauses[job]
+            if opens <= at < closes:
+                return _no(a_pause_is_kept, f"{_slot(op)} was run, paused from {opens} to {closes}")
+    return _yes(a_pause_is_kept, f"{len(pauses)} jobs had been paused")
 
 
 def _slot(op: Op) -> tuple[object, ...]:
@@ -310,9 +343,9 @@ def _ready_ns(spell: Spell, elected: list[int]) -> int:
     if spell.fault.startswith("etcd-"):
         soon = (at for at in elected if spell.began_ns <= at <= spell.healed_ns + 3 * ELECTION_NS)
         return max((*soon, spell.healed_ns)) + ELECTION_NS
-    if spell.fault == Fault.RESTART:
+    if spell.fault in (Fault.RESTART, Fault.ORDER):
         return spell.healed_ns + DRAIN_NS
-    if spell.fault == Fault.ROLLING_RESTART:
+    if spell.fault in (Fault.ROLLING_RESTART, Fault.CONFIG_CHANGE):
         return spell.healed_ns + 3 * DRAIN_NS
     return spell.healed_ns
 
@@ -324,6 +357,8 @@ TIMELY: tuple[Check, ...] = (
     nothing_runs_past_a_stop,
     what_ended_stays_ended,
     jobs_keep_to_themselves,
+    groups_keep_their_bounds,
+    a_pause_is_kept,
     failover_in_time,
     progress_after_each_heal,
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.canaries import CANARIES, table
+from chaos.canaries import CANARIES
+from chaos.record import table
 from chaos.retest import why_pale
 
 pytestmark = pytest.mark.long_file  # side by side they are by themselves

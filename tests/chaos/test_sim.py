@@ -15,7 +15,6 @@ from chaos.__main__ import main
 from chaos.checks import Verdict
 from chaos.gen import Draws
 from chaos.plan import Fault, Move, Plan, Target
-from chaos.worlds.sim.canaries import SIM_CANARIES, first_seed, table
 from chaos.worlds.sim.world import CAN, World
 
 MINUTES_4 = 240_000
@@ -99,19 +98,6 @@ def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
     assert (first / "history.jsonl").read_bytes() == (again / "history.jsonl").read_bytes()
     assert plan.load(first / "plan.json") == seeds.plan_of(4, SHORT)
     assert "one_row_per_slot" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", SIM_CANARIES)
-def test_a_defect_breaks_its_law_at_the_seed_of_the_track_record(name: str) -> None:
-    canary = SIM_CANARIES[name]
-    judged = first_seed(name, since=canary.seed, most=1)
-    assert judged is not None
-    assert canary.law in judged.broken
-
-
-def test_the_track_record_in_the_readme_is_what_the_command_prints() -> None:
-    readme = (Path(__file__).parents[2] / "chaos" / "README.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in readme
 
 
 def test_draws_of_two_streams_of_a_seed_have_nothing_in_common() -> None:

@@ -1,32 +1,37 @@
 """Defects built in on purpose, for the simulator: each must break a law within a few seeds.
 
 Those of the core are the ones of chaos/defects.py, which patch the program itself; the others patch
-the model of what the program does outside its core. Each is armed in a process of its own.
+the model of what the program does outside its core. Each is armed in a process of its own, which a
+server forks that has everything loaded. Which seed shows each first is kept in a file beside this
+one, written by `python -m chaos canary --world sim --record`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
 
 from chaos import defects, seeds
 from chaos.seeds import Judged
+from chaos.worlds.sim import defects as sim
 
-TIME_MS = 600_000
+TIME_MS = 240_000
 MOST_SEEDS = 200
+RECORD = Path(__file__).with_name("track_record.json")
 
 
 @dataclass(frozen=True, slots=True)
 class SimCanary:
-    """seed: the first that shows it; law: one that it breaks there."""
+    """seed: the first that shows it; law: one that it breaks there; None: not recorded yet."""
 
     name: str
     arm: Callable[[], None]
-    seed: int
-    law: str
+    seed: int | None = None
+    law: str | None = None
 
     @property
     def breaks(self) -> str:
@@ -34,93 +39,89 @@ class SimCanary:
         return (self.arm.__doc__ or "").strip().partition("\n")[0]
 
 
-# ------------------------------------------------------------------ defects of the modelled parts
-
-
-def no_last_check() -> None:
-    """A candidate leads on one word of its watch, without another look at the line."""
-    from chaos.worlds.sim.candidacy import Candidacy
-
-    _patch(Candidacy, "trusts_watch", lambda _: True)
-
-
-def no_fence() -> None:
-    """The ledger's guard lets every write through."""
-    from chaos.worlds.sim.ledger import ModelLedger
-
-    _patch(ModelLedger, "guard", lambda *_: True)
-
-
-def lost_commit_trusted() -> None:
-    """A claim whose answer is lost counts as won."""
-    from chaos.worlds.sim.scribe import Scribe
-    from cron_leader.core import messages as m
-    from cron_leader.core.model import Taken
-
-    insist = Scribe._insist
-
-    def trusting(scribe: Any, effect: Any) -> Any:
-        if not isinstance(effect, m.Take):
-            yield from insist(scribe, effect)
-            return
-        sent_ns = scribe._daemon.boot_ns()
-        answer = yield scribe._send(scribe._ask(effect), first=True)
-        if answer is None:
-            won = {claim.run_id: (claim.seen or 0) + 1 for claim in effect.batch.claims}
-            answer = Taken(won)
-        scribe._daemon.post(scribe._told(effect, answer, sent_ns))
-
-    _patch(Scribe, "_insist", trusting)
-
-
-def slots_forgotten() -> None:
-    """A new leader goes on from its own now, not from planned_to."""
-    from cron_leader.core import node, takeover
-
-    def from_now_on(jobs: Any, past: Any, now: Any) -> Any:
-        return takeover.settle(jobs, replace(past, planned_to=None), now)
-
-    _patch(node, "settle", from_now_on)
-
-
-def _patch(owner: Any, name: str, by: Any) -> None:
-    """Raises AttributeError if the code has moved on."""
-    getattr(owner, name)
-    setattr(owner, name, by)
-
-
-_ALL = (
-    SimCanary("deadline-ignored", defects.deadline_ignored, 4, "never_two_gates"),
-    SimCanary("no-last-check", no_last_check, 0, "never_two_gates"),
-    SimCanary("no-fence", no_fence, 1, "no_stale_write_accepted"),
-    SimCanary("lost-runs-live", defects.lost_runs_live, 1, "lost_runs_end_in_time"),
-    SimCanary("lost-commit-trusted", lost_commit_trusted, 0, "every_slot_explained"),
-    SimCanary(
-        "planned-past-unanswered", defects.planned_past_unanswered, 0, "every_slot_explained"
-    ),
-    SimCanary("slots-forgotten", slots_forgotten, 0, "every_slot_explained"),
+_ARMS: tuple[Callable[[], None], ...] = (
+    # -- the deadline and the gate
+    sim.deadline_from_receipt,
+    defects.deadline_ignored,
+    defects.gate_ignored,
+    sim.polled_flag,
+    defects.silence_shuts_nothing,
+    defects.cut_unnoticed,
+    sim.gate_without_raise,
+    defects.older_nonce_heard,
+    # -- etcd
+    sim.no_last_check,
+    sim.no_hasleader,
+    # -- runs, and leaving
+    defects.lost_runs_live,
+    defects.key_before_gate,
+    defects.key_before_runs,
+    defects.resign_before_run,
+    sim.past_deadline_started,
+    defects.put_back_after_go,
+    sim.supervisor_misses_deadline,
+    sim.revoked_before_runs,
+    defects.group_unbounded,
+    # -- the ledger
+    sim.no_fence,
+    sim.row_guard_only,
+    sim.guard_without_lock,
+    sim.raise_ends_nobody,
+    sim.raise_takes_equal,
+    sim.guard_without_nonce,
+    sim.lost_commit_trusted,
+    sim.claim_without_state,
+    sim.attempt_kept,
+    # -- the takeover
+    sim.sweep_without_state,
+    sim.slots_read_early,
+    sim.slots_read_early_and_stateless,
+    defects.planned_past_unanswered,
+    defects.mark_in_memory,
+    sim.loss_covered_up,
+    sim.lost_slots_rerun,
+    # -- orders
+    sim.order_carried_out_late,
+    sim.pause_forgotten,
 )
-SIM_CANARIES = {canary.name: canary for canary in _ALL}
 
 
-def first_seed(name: str, *, most: int = MOST_SEEDS, since: int = 0) -> Judged | None:
-    """The first plan, from `since` on, in which the defect breaks a law; None: it does not show."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
-        return apart.submit(_search, name, since, most).result()
+def _canaries() -> Iterator[SimCanary]:
+    known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    for arm in _ARMS:
+        name = arm.__name__.replace("_", "-")
+        yield SimCanary(name, arm, *known.get(name, (None, None)))
 
 
-def _search(name: str, since: int, most: int) -> Judged | None:
+SIM_CANARIES = {canary.name: canary for canary in _canaries()}
+
+
+def first_seeds(
+    names: Iterable[str], *, most: int = MOST_SEEDS, since: dict[str, int] | None = None
+) -> Iterator[tuple[str, Judged | None]]:
+    """Of each the first plan, from `since` on, in which it breaks a law; None: it does not show."""
+    asked = [(name, (since or {}).get(name, 0), most) for name in names]
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with context.Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        yield from pool.imap(_search, asked, chunksize=1)
+
+
+def _search(asked: tuple[str, int, int]) -> tuple[str, Judged | None]:
+    name, since, most = asked
     SIM_CANARIES[name].arm()
     for seed in range(since, since + most):
         judged = seeds.judged(seeds.plan_of(seed, TIME_MS))
         if judged.broken:
-            return judged
-    return None
+            return name, judged
+    return name, None
 
 
-def table() -> Iterator[str]:
-    """The track record, as Markdown."""
-    yield "| canary | what is broken | seed | the law it breaks there |"
-    yield "|---|---|---|---|"
-    for c in _ALL:
-        yield f"| {c.name} | {c.breaks} | {c.seed} | {c.law} |"
+def record(found: Iterable[tuple[str, Judged | None]]) -> None:
+    """Keep what was found; what was not searched for stays as it is."""
+    kept = {name: (canary.seed, canary.law) for name, canary in SIM_CANARIES.items()}
+    for name, judged in found:
+        if judged is not None:
+            kept[name] = judged.plan.seed, judged.first_broken
+    lines = (f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in SIM_CANARIES)
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from chaos.worlds.sim.engine import MS, SECOND, Box, Process, Steps, Task, Wait
-from chaos.worlds.sim.etcd import CLUSTER, MEMBERS, Etcd, Key, Watch
+from chaos.worlds.sim.etcd import CLUSTER, MEMBERS, REFUSED, Etcd, Key, Watch
 from chaos.worlds.sim.network import Way
 from cron_leader.core import messages as m
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PAUSE_NS = 250 * MS
 LEAVE_NS = 2 * SECOND
+RECORD_NS = SECOND // 2
 PUT_TRIES = 3
 NOTHING = object()
 """An answer that says nothing, as against no answer."""
@@ -43,7 +44,7 @@ class Client:
         def start(task: Task, wait: int) -> None:
             def answered(answer: Any) -> None:
                 said = NOTHING if answer is None else answer
-                self.way.back(self.process.wake, task.wake, wait, said)
+                self.way.back(task.resume, wait, said)
 
             self.way.out(self.etcd.serve, member, do, answered)
             self._give_up(task, wait, member, within_ns)
@@ -56,7 +57,7 @@ class Client:
 
         def start(task: Task, wait: int) -> None:
             def answered(ttl_ns: int) -> None:
-                self.way.back(self.process.wake, task.wake, wait, ttl_ns)
+                self.way.back(task.resume, wait, ttl_ns)
 
             self.way.out(self.etcd.keep_alive, member, lease, answered)
             self._give_up(task, wait, member, within_ns)
@@ -64,12 +65,15 @@ class Client:
         return start
 
     def _give_up(self, task: Task, wait: int, member: int, within_ns: int) -> None:
-        def silent() -> None:
-            if wait == task.waits_for:
-                self.rotate(member)
-                task.wake(wait, None)
+        """Unless it is answered within that time, by the node's own clock of when it can look."""
+        self.process.engine.unless(
+            task, wait, within_ns, self.process.wake, self._silent, task, wait, member
+        )
 
-        self.process.after(within_ns, silent)
+    def _silent(self, task: Task, wait: int, member: int) -> None:
+        if wait == task.waits_for:
+            self.rotate(member)
+            task.wake(wait, None)
 
 
 class Candidacy:
@@ -85,6 +89,7 @@ class Candidacy:
         """When the renewal that was answered last was sent."""
         self.created: int | None = None
         self._granted = self._leading = self._over = False
+        self._recording = 0
         self._tasks = [Task(daemon.process, self._hold())]
 
     def _ask(self, do: Callable[[], Any]) -> Wait:
@@ -99,8 +104,8 @@ class Candidacy:
             return
         self._granted, self.sent_ns = True, self._daemon.boot_ns()
         ttl_ns = yield self._ask(lambda: etcd.grant(self.lease, self._ttl_ns))
-        if ttl_ns is None:
-            yield from self._fail("unreachable")
+        if ttl_ns is None or ttl_ns is REFUSED:
+            yield from self._fail("unreachable" if ttl_ns is None else "refused")
             return
         self._renewed(self.sent_ns, ttl_ns)
         self._tasks.append(Task(self._daemon.process, self._keep()))
@@ -144,8 +149,9 @@ class Candidacy:
             key = yield self._ask(lambda: etcd.put(name, self.nonce, self.lease))
             if key is not None:
                 break
-        if key is None or key is NOTHING:
-            yield from self._fail("unreachable" if key is None else "lease_lost")
+        if key is None or key is NOTHING or key is REFUSED:
+            why = {None: "unreachable", REFUSED: "refused"}.get(key, "lease_lost")
+            yield from self._fail(why)
             return
         self.created = key.created
         while (ahead := (yield from self._look())) is not None:
@@ -177,9 +183,8 @@ class Candidacy:
         known: datetime | None = raised.get("known")
         assert self.created is not None
         self._leading = True
-        self._report(
-            m.Elected(self.nonce, self.created, CLUSTER, raised.get("fence", 0), known=known)
-        )
+        least, rollback = raised.get("fence", 0), self._daemon.world.rollback
+        self._report(m.Elected(self.nonce, self.created, CLUSTER, least, rollback, known))
         while True:
             change = yield from self._follow(frozenset({self.lease}), self._opened)
             if change is None:
@@ -195,11 +200,17 @@ class Candidacy:
 
     def _read_own(self) -> Steps:
         """None: it is ours still."""
-        etcd = self._client.etcd
+        etcd, seen = self._client.etcd, self._seen
         while (found := (yield self._ask(lambda: etcd.read(self.lease)))) is None:
             yield PAUSE_NS
+        if self._went_back(found[0], seen):
+            return self.lease, True
         self._seen, key = found
         return None if self._holds(key) else (self.lease, key is None)
+
+    def _went_back(self, revision: int, seen: int) -> bool:
+        """Whether the store is older than what was seen in it: the key in it is history's."""
+        return revision < seen
 
     def _holds(self, key: Key | None) -> bool:
         return key is not None and key.created == key.modified == self.created
@@ -267,11 +278,13 @@ class Candidacy:
         self._tasks.append(Task(self._daemon.process, self._verify()))
 
     def _verify(self) -> Steps:
-        sent_ns = self._daemon.boot_ns()
+        sent_ns, seen = self._daemon.boot_ns(), self._seen
         found = yield self._ask(lambda: self._client.etcd.read(self.lease))
         if found is None:
             return
-        if self._holds(found[1]):
+        if self._went_back(found[0], seen):
+            self._report(m.KeyDeleted(self.nonce))
+        elif self._holds(found[1]):
             self._report(m.Verified(self.nonce, sent_ns))
         else:
             self._report((m.KeyDeleted if found[1] is None else m.KeyOverwritten)(self.nonce))
@@ -280,12 +293,17 @@ class Candidacy:
         self._tasks.append(Task(self._daemon.process, self._record(fence, known)))
 
     def _record(self, fence: int, known: datetime | None) -> Steps:
+        self._recording += 1
+        yield from self._remember(fence, known)
+        self._recording -= 1
+
+    def _remember(self, fence: int, known: datetime | None) -> Steps:
         etcd, created = self._client.etcd, self.created
         assert created is not None
         raised = {"fence": fence, "known": known}
         while not self._over:
             done = yield self._ask(lambda: etcd.record(self.lease, created, raised))
-            if done is not None:
+            if done is not None and done is not REFUSED:
                 return
             yield PAUSE_NS
 
@@ -298,8 +316,16 @@ class Candidacy:
         self._report(m.JoinFailed(self.nonce, reason, reason))
 
     def leave(self) -> None:
+        Task(self._daemon.process, self._leave(), lambda: self._report(m.Left(self.nonce)))
+
+    def _leave(self) -> Steps:
+        """What etcd is to remember is for the successor, who comes when the key goes."""
+        until_ns = self._daemon.boot_ns() + RECORD_NS
+        yield 0
+        while self._recording and self._daemon.boot_ns() < until_ns:
+            yield MS
         self._cancel()
-        Task(self._daemon.process, self._release(), lambda: self._report(m.Left(self.nonce)))
+        yield from self._release()
 
     def _cancel(self) -> None:
         self._over = True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from chaos.gen import Draws
 from chaos.op import Op, Source
 from chaos.worlds.sim.candidacy import LEAVE_NS, Candidacy, Client
-from chaos.worlds.sim.engine import MS, SECOND, Clock, Process, Steps, Task
+from chaos.worlds.sim.engine import BOOTED_NS, MS, SECOND, Clock, Process, Steps, Task
 from chaos.worlds.sim.network import Way
 from chaos.worlds.sim.scribe import Scribe
 from cron_leader.core import messages as m
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 STARTED = datetime(2026, 12, 1, tzinfo=EPOCH.tzinfo)
 """What the wall clocks show at the start of a run."""
+SLOW_DEATH_NS = 400 * MS
+"""Of a process that waits for a disk."""
+_US = timedelta(microseconds=1)
 _UNTOLD = frozenset({"slot.skipped"})
 
 
@@ -54,6 +57,8 @@ class Machine:
         self.jobs = Process(world.engine)
         self.daemon: Daemon | None = None
         self.supervised = False
+        self.release = 0
+        """Which configuration it is started with."""
         self.lost_commits_until = self.late_copies_until = 0
         self.runs: dict[str, RunProcess] = {}
 
@@ -91,12 +96,15 @@ class Machine:
 
     def _revoke(self, client: Client, lease: int, within_ns: int) -> Steps:
         until_ns = self.engine.now_ns + within_ns
-        while self.runs:
+        while self.has_runs():
             yield MS
         while self.engine.now_ns < until_ns:
             revoking = client.ask(lambda: self.world.etcd.revoke(lease), LEAVE_NS // 3)
             if (yield revoking) is not None:
                 return
+
+    def has_runs(self) -> bool:
+        return bool(self.runs)
 
     def late_copy_ns(self) -> int:
         """By how much the first copy of a write is late now."""
@@ -119,18 +127,26 @@ class Machine:
         process.began = self.wall()
         self.note_run("began", run)
         daemon.tell(m.Started(run.run_id, process.began))
-        self.jobs.after(self.world.lasts_ns(run), self._end, daemon, process)
+        lasts_ns = self.world.lasts_ns(run)
+        self.jobs.after(lasts_ns, self._end, daemon, process)
+        if run.attempt % 2:
+            self.jobs.after(lasts_ns // 2, self._write, process)
+
+    def _write(self, process: RunProcess) -> None:
+        """In the ledger's database, by tick.transaction()."""
+        if process.alive:
+            self.to_ledger.out(self.world.ledger_server.begin, self, process)
 
     def _end(self, daemon: Daemon, process: RunProcess) -> None:
         if not process.alive:
             return
-        if process.run.attempt % 2:
-            self.to_ledger.out(self.world.user_write, process.run)
         self._ended(daemon, process, None if self.draws.percent(95) else "exit code 1")
 
     def kill(self, process: RunProcess, *, daemon: Daemon | None = None, after_ns: int = 0) -> None:
-        """SIGKILL takes a moment; a frozen process dies of it too."""
+        """SIGKILL takes a moment, now and then a long one; a frozen process dies of it too."""
         takes_ns = after_ns + self.draws.between(1, 8) * MS
+        if self.draws.percent(3):
+            takes_ns += SLOW_DEATH_NS
         self.engine.at(self.engine.now_ns + takes_ns, self._killed, daemon, process)
 
     def _killed(self, daemon: Daemon | None, process: RunProcess) -> None:
@@ -165,8 +181,12 @@ class Machine:
         self.world.note(Op(self.engine.now_ns, Source.RUN, self.name, f, value=value))
 
     def wall(self, ago_ns: int = 0) -> datetime:
-        ns = self.clock.boot_ns(self.engine.now_ns) - 1_000 * SECOND + self.clock.step_ns + ago_ns
-        return STARTED + timedelta(microseconds=ns // 1_000)
+        return self.wall_at(self.clock.boot_ns(self.engine.now_ns) + ago_ns)
+
+    def wall_at(self, boot_ns: int) -> datetime:
+        """What the wall clock, as it is set now, shows at an instant of the boot clock."""
+        us = (boot_ns - BOOTED_NS + self.clock.step_ns) // 1_000
+        return STARTED + timedelta(0, 0, us)
 
 
 class Daemon:
@@ -181,7 +201,7 @@ class Daemon:
         self.node = Node(
             election="sim/0",
             name=self.name,
-            jobs=self.world.jobs,
+            jobs=self.world.fleet.jobs[machine.release],
             limits=self.limits,
             draw=self._draws.hex,
         )
@@ -225,7 +245,8 @@ class Daemon:
         now_ns, stood_ns = self.machine.engine.now_ns, 0
         if self.process.froze_ns is not None:
             stood_ns, self.process.froze_ns = now_ns - self.process.froze_ns, None
-        now = Now(self.machine.clock.boot_ns(now_ns), self.machine.wall(), stood_ns)
+        boot_ns = self.machine.clock.boot_ns(now_ns)
+        now = Now(boot_ns, self.machine.wall_at(boot_ns), stood_ns)
         for effect in self.node.step(event, now):
             self._perform(effect)
         self._tell_deadline(self.node.gate.deadline_ns, self._fence())
@@ -250,8 +271,8 @@ class Daemon:
         if (boot_ns := self.node.wake_boot_ns()) is not None:
             at_ns = clock.true_ns(boot_ns)
         if (wall := self.node.wake_wall()) is not None:
-            since = (wall - STARTED) // timedelta(microseconds=1) * 1_000
-            wall_ns = clock.true_ns(since - clock.step_ns + 1_000 * SECOND)
+            since = (wall - STARTED) // _US * 1_000
+            wall_ns = clock.true_ns(since - clock.step_ns + BOOTED_NS)
             at_ns = wall_ns if at_ns is None else min(at_ns, wall_ns)
         if at_ns is None or (self._armed_ns is not None and now_ns < self._armed_ns <= at_ns):
             return

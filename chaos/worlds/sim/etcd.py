@@ -3,13 +3,15 @@
 Modelled after the server's own rules: leases end at a scan every 500 ms; a new etcd leader starts
 every lease anew, at its TTL and one election timeout more; one that lost its quorum goes on
 acknowledging keepalives for up to 1.8 s, and they count for nothing; a member without a leader
-answers nothing and, asked so (`hasleader`), ends its watches. Not modelled: stale reads (nobody
-asks for them), compaction, authentication, disks.
+answers nothing and, asked so (`hasleader`), ends its watches; a store restored from a backup counts
+its revisions on from there, once more. Not modelled: stale reads (nobody asks for them),
+authentication.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,13 +32,16 @@ MEMBERS = 3
 
 @dataclass(slots=True)
 class Key:
-    """One candidate's place in line. foreign: somebody else put it since, without a lease."""
+    """One candidate's place in line. lease 0: somebody else put it since. fence: what the ledger
+    will make of its revision, or has; etcd does not know it, the history is told it."""
 
     node: str
     nonce: str
     lease: int
     created: int
     modified: int
+    fence: int = 0
+    raised: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +65,25 @@ class Watch:
     hasleader: bool = True
     open: bool = True
 
+    @property
+    def live(self) -> bool:
+        """Whether anybody listens: it has not been closed, by its process or with it."""
+        return self.open and self.process.alive
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A snapshot of the store."""
+
+    revision: int
+    line: tuple[tuple[int, Key], ...]
+    leases: tuple[tuple[int, int], ...]
+    raised: dict[str, Any] | None
+
+
+REFUSED = object()
+"""What is answered to a write when there is no space left."""
+
 
 class Etcd:
     """The cluster. Every answer is given by a member, or not given."""
@@ -71,6 +95,11 @@ class Etcd:
         """By lease id, as the keys are named."""
         self.leases: dict[int, Lease] = {}
         self.raised: dict[str, Any] | None = None
+        self.offset = 0
+        """What the ledger adds to a revision."""
+        self.full = 0
+        """How many faults have left it without space."""
+        self._compacted = 0
         self.leader: int | None = 0
         self._away = [0] * MEMBERS
         """How many faults keep a member from its peers."""
@@ -136,7 +165,52 @@ class Etcd:
         self._flush()
 
     def healthy(self, member: int) -> bool:
-        return self.leader is not None and not self._away[member]
+        return self.leader is not None and not self._away[member] and not self._dumb[member]
+
+    def busy(self, member: int) -> None:
+        """It answers nobody, and keeps its peers: while it is defragmented."""
+        self._dumb[member] += 1
+
+    def idle(self, member: int) -> None:
+        self._dumb[member] -= 1
+        self._flush()
+
+    # ------------------------------------------------------------------ its history
+
+    def compact(self) -> None:
+        """Nobody is told any more what has happened up to now."""
+        self._flush()
+        self._compacted = self.revision
+        self._events.clear()
+
+    def rebased(self, offset: int) -> None:
+        """Of the ledger: whoever has not raised yet will do so beyond it."""
+        self.offset = offset
+        for key in self.line.values():
+            if not key.raised:
+                key.fence = offset + key.created
+
+    def raised_by(self, lease: int, fence: int) -> None:
+        """Told for the history's sake."""
+        for key in self.line.values():
+            if key.lease == lease:
+                key.fence, key.raised = fence, True
+
+    def backup(self) -> Backup:
+        leases = tuple((id_, lease.ttl_ns) for id_, lease in self.leases.items())
+        line = tuple((id_, copy(key)) for id_, key in self.line.items())
+        return Backup(self.revision, line, leases, self.raised)
+
+    def restore(self, backup: Backup) -> None:
+        """All members are started anew from a backup; connections and watches are gone."""
+        for watch in self.watches:
+            watch.open = False
+            watch.way.back(watch.process.wake, watch.lost)
+        self.watches, self._events, self._compacted = [], [], 0
+        self.revision, self.raised = backup.revision, backup.raised
+        ends_ns = self._engine.now_ns
+        self.leases = {id_: Lease(ttl_ns, ends_ns + ttl_ns) for id_, ttl_ns in backup.leases}
+        self.line = dict(backup.line)
 
     # ------------------------------------------------------------------ asking
 
@@ -161,19 +235,25 @@ class Etcd:
         held.ends_ns = self._engine.now_ns + held.ttl_ns
         return held.ttl_ns
 
-    def grant(self, lease: int, ttl_ns: int) -> int:
+    def grant(self, lease: int, ttl_ns: int) -> Any:
+        """The TTL, or REFUSED."""
+        if self.full:
+            return REFUSED
         if lease not in self.leases:
             ttl_ns = max(ttl_ns, 2 * SECOND)
             self.leases[lease] = Lease(ttl_ns, self._engine.now_ns + ttl_ns)
         return self.leases[lease].ttl_ns
 
-    def put(self, node: str, nonce: str, lease: int) -> Key | None:
-        """The place in line; None if there is no such lease. A second copy finds it there."""
+    def put(self, node: str, nonce: str, lease: int) -> Any:
+        """The place in line; None if there is no such lease; REFUSED. A second copy finds it."""
         if lease not in self.leases:
             return None
         if lease not in self.line:
+            if self.full:
+                return REFUSED
             self.revision += 1
-            self.line[lease] = Key(node, nonce, lease, self.revision, self.revision)
+            fence = self.offset + self.revision
+            self.line[lease] = Key(node, nonce, lease, self.revision, self.revision, fence)
             self._say("put", node, revision=self.revision)
         return self.line[lease]
 
@@ -188,11 +268,15 @@ class Etcd:
     def read(self, lease: int) -> tuple[int, Key | None]:
         return self.revision, self.line.get(lease)
 
-    def record(self, lease: int, created: int, raised: dict[str, Any]) -> None:
+    def record(self, lease: int, created: int, raised: dict[str, Any]) -> Any:
+        """None, or REFUSED."""
+        if self.full:
+            return REFUSED
         key = self.line.get(lease)
         if key is not None and key.created == created:
             self.revision += 1
             self.raised = raised
+        return None
 
     def leave(self, lease: int, created: int | None) -> None:
         """The key, guarded by its revision, and the lease with whatever hangs on it."""
@@ -210,7 +294,7 @@ class Etcd:
     def delete(self, id_: int) -> None:
         key = self.line.pop(id_)
         self.revision += 1
-        self._say("delete", key.node, fence=key.created)
+        self._say("delete", key.node, fence=key.fence)
         self._events.append((self.revision, id_, True))
         self._flush()
 
@@ -240,7 +324,7 @@ class Etcd:
         self._catch_up(watch)
 
     def _flush(self) -> None:
-        self.watches = [watch for watch in self.watches if watch.open and watch.process.alive]
+        self.watches = [watch for watch in self.watches if watch.live]
         for watch in list(self.watches):
             self._catch_up(watch)
         if len(self._events) > 500:
@@ -249,17 +333,21 @@ class Etcd:
     def _catch_up(self, watch: Watch) -> None:
         if not self.healthy(watch.member):
             return
+        if watch.seen < self._compacted:
+            watch.open = False
+            watch.way.back(watch.process.wake, watch.lost)
+            return
         for revision, id_, deleted in self._events:
             if revision > watch.seen and id_ in watch.keys:
                 watch.way.back(watch.process.wake, watch.tell, id_, deleted)
         watch.seen = max(watch.seen, self.revision)
 
     def answers_progress(self, watch: Watch) -> bool:
-        return watch.open and not self._dumb[watch.member]
+        return watch.live and not self._dumb[watch.member]
 
     def _end_watches(self, member: int) -> None:
         if self.healthy(member):
             return
-        for watch in [w for w in self.watches if w.member == member and w.hasleader]:
+        for watch in [w for w in self.watches if w.member == member and w.hasleader and w.live]:
             if not self._dumb[member]:
                 watch.way.back(watch.process.wake, watch.lost)

@@ -42,6 +42,7 @@ from cron_leader.core.model import (
 )
 
 TAKEOVERS = 2
+_PLAIN = ("fence", "holder", "offset", "cluster", "loss")
 _WAITING = frozenset({State.DUE, State.RETRYING})
 
 
@@ -108,6 +109,7 @@ class ModelLedger:
     ) -> None:
         self._committed, self._ended = committed, ended
         self.fence: tuple[int, str] | None = None
+        self.holder = ""
         self.offset = 0
         self.cluster: int | None = None
         self.loss: Loss | None = None
@@ -144,6 +146,7 @@ class ModelLedger:
         """Commit the raise."""
         fence = self.offset + candidate.revision
         self.fence, self.cluster = (fence, candidate.nonce), candidate.cluster
+        self.holder = candidate.node
         self._committed(candidate.node, "raise", fence, True)
         return fence
 
@@ -182,7 +185,7 @@ class ModelLedger:
         """What is in it now, but for the record of refusals; for `restore`."""
         slots = {slot: copy(row) for slot, row in self.slots.items()}
         return {
-            **{name: getattr(self, name) for name in ("fence", "offset", "cluster", "loss")},
+            **{name: getattr(self, name) for name in _PLAIN},
             "terms": {fence: copy(row) for fence, row in self.terms.items()},
             "slots": slots,
             "_open": {slot: slots[slot] for slot in self._open},
@@ -322,7 +325,7 @@ class ModelLedger:
             row = Row(slot, fence, State.RUNNING, origin, attempt=1, run_id=run_id)
             self.slots[slot] = self._open[slot] = row
         elif row is not None and seen is not None and _waits(row, fence) and row.attempt == seen:
-            row.state, row.attempt, row.run_id = State.RUNNING, seen + 1, run_id
+            row.state, row.attempt, row.run_id = State.RUNNING, _next_attempt(seen), run_id
         else:
             return
         self.attempts.setdefault((slot, row.attempt), Attempt(run_id, fence, State.RUNNING))
@@ -385,13 +388,16 @@ class ModelLedger:
         if refused := self._refused(term, "command"):
             return refused
         command = self.commands.get(errand.command_id)
-        if command is not None and command.done_by is None:
+        if command is not None and self._is_open(command):
             self._obey(term.fence, errand, now)
         if not self._answered(term, errand.command_id, errand.result):
             return Done(False)
         rows = [self.slots.get(entry.slot) for entry in errand.slots]
         due = [row for row in rows if row and (row.fence, row.state) == (term.fence, State.DUE)]
         return Done(True, tuple(DueRow(r.slot, r.attempt, r.origin, r.next_at) for r in due))
+
+    def _is_open(self, command: Command) -> bool:
+        return command.done_by is None
 
     def _obey(self, fence: int, errand: Errand, now: datetime) -> None:
         for entry in errand.slots:
@@ -461,6 +467,10 @@ class ModelLedger:
         if row is not None and row.ended is None:
             row.ended = reason
         return Applied(changed=row is not None and row.ended == reason)
+
+
+def _next_attempt(seen: int) -> int:
+    return seen + 1
 
 
 def _waits(row: Row, fence: int) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from chaos.worlds.sim.engine import MS, SECOND, Steps, Task, Wait
 from cron_leader.core import messages as m
 from cron_leader.core.messages import Effect, Event
+from cron_leader.core.model import Applied, Asked, Order
 
 if TYPE_CHECKING:
     from chaos.worlds.sim.daemon import Daemon
@@ -42,7 +43,7 @@ class Scribe:
         first = True
         while True:
             sent_ns = self._daemon.boot_ns()
-            answer = yield self._send(ask, first=first)
+            answer = yield self._send(effect, ask, first=first)
             first = False
             if answer is not None:
                 self._failing.discard(id(effect))
@@ -50,6 +51,8 @@ class Scribe:
                     self._down = False
                     self._daemon.post(m.LedgerReached())
                 self._daemon.post(self._told(effect, answer, sent_ns))
+                for order in answer.orders if isinstance(answer, Applied) else ():
+                    self._daemon.post(_ordered(effect, order))
                 return
             if self._failed(effect) or isinstance(effect, m.Probe):
                 self._daemon.post(m.LedgerFailed("no answer"))
@@ -69,20 +72,27 @@ class Scribe:
         first, self._down = not self._down, True
         return first
 
-    def _send(self, ask: Callable[[], Any], *, first: bool) -> Wait:
+    def _send(self, effect: Effect, ask: Callable[[], Any], *, first: bool) -> Wait:
         """To be yielded: the answer; None: the outcome is not known."""
         machine = self._daemon.machine
         process, way = self._daemon.process, machine.to_ledger
 
         def start(task: Task, wait: int) -> None:
             def answered(answer: Any) -> None:
-                way.back(process.wake, task.wake, wait, answer)
+                way.back(task.resume, wait, answer)
 
-            late_ns = machine.late_copy_ns() if first else 0
-            process.engine.at(
-                process.engine.now_ns + late_ns, way.out, self._server.serve, machine, ask, answered
-            )
-            process.after(WRITE_NS if not late_ns else 200 * MS, task.wake, wait, None)
+            arrive = partial(self._server.serve, machine, ask, answered)
+            if isinstance(effect, m.Raise):
+                waits = partial(way.back, process.wake, self._daemon.post, _waits(effect))
+                fence = self._server.ledger.offset + effect.candidate.revision
+                arrive = partial(self._server.raise_, machine, fence, ask, answered, waits)
+            engine = process.engine
+            if late_ns := machine.late_copy_ns() if first else 0:
+                engine.at(engine.now_ns + late_ns, way.out, arrive)
+                engine.at(engine.now_ns + 200 * MS, task.resume, wait, None)
+            else:
+                way.out(arrive)
+                engine.unless(task, wait, WRITE_NS, task.resume, wait, None)
 
         return start
 
@@ -93,7 +103,7 @@ class Scribe:
             case m.Probe():
                 return server.wall
             case m.Raise(candidate):
-                return partial(ledger.raise_fence, candidate)
+                return partial(ledger.raise_fence, candidate, self._daemon.wall())
             case m.ReadPast(term):
                 return partial(ledger.read_past, term)
             case m.Settle(term, settlement):
@@ -108,6 +118,10 @@ class Scribe:
                 return partial(ledger.put_back, term, back)
             case m.CloseTerm(term, reason):
                 return partial(ledger.close_term, term, reason)
+            case m.AnswerOrder(term, command_id, result):
+                return partial(ledger.answer_order, term, command_id, result)
+            case m.CarryOut(term, errand):
+                return partial(ledger.carry_out, term, errand, self._daemon.wall())
         raise AssertionError(f"not the ledger's: {effect!r}")
 
     def _told(self, effect: Effect, a: Any, sent_ns: int) -> Event:
@@ -132,6 +146,10 @@ class Scribe:
                 return m.PutBackAnswered(term.nonce, back.run_id, a)
             case m.CloseTerm(term):
                 return m.TermClosed(term.nonce, term.fence, a)
+            case m.AnswerOrder(term, command_id):
+                return m.OrderAnswered(term.nonce, command_id, a)
+            case m.CarryOut(term, errand):
+                return m.ErrandDone(term.nonce, errand.command_id, a)
         raise AssertionError(f"not the ledger's: {effect!r}")
 
     def _asked(self, sent_ns: int) -> Any:
@@ -149,9 +167,21 @@ def _insisted_on(effect: Effect) -> str | None:
             return None
         case m.ReadPast(t) | m.Settle(t) | m.Take(t) | m.Heartbeat(t):
             return t.nonce
-        case m.WriteFinish(t) | m.WritePutBack(t):
+        case m.WriteFinish(t) | m.WritePutBack(t) | m.AnswerOrder(t) | m.CarryOut(t):
             return t.nonce
     raise AssertionError(f"not the ledger's: {effect!r}")
+
+
+def _waits(effect: m.Raise) -> m.RaiseWaits:
+    return m.RaiseWaits(effect.candidate.nonce)
+
+
+def _ordered(effect: Effect, order: Order | Asked) -> Event:
+    """As read with a heartbeat."""
+    assert isinstance(effect, m.Heartbeat)
+    if isinstance(order, Order):
+        return m.StepDown(effect.term.nonce, order.command_id, order.fence, order.for_ns)
+    return m.Ordered(effect.term.nonce, order)
 
 
 def _given_up(effect: Effect) -> Event | None:

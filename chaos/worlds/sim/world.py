@@ -6,92 +6,28 @@ and whether they bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from chaos.gen import Draws
 from chaos.op import Op, Source, Type
-from chaos.plan import Fault, Move, Plan, Target
+from chaos.plan import ETCD_FAULTS, LEDGER_FAULTS, Fault, Move, Plan, Target
 from chaos.worlds.sim.daemon import STARTED, Machine
 from chaos.worlds.sim.engine import MS, SECOND, Engine
-from chaos.worlds.sim.etcd import Etcd
-from chaos.worlds.sim.ledger import ModelLedger
+from chaos.worlds.sim.etcd import MEMBERS, Etcd
+from chaos.worlds.sim.fleet import Fleet
+from chaos.worlds.sim.operators import APART_NS, Operators
+from chaos.worlds.sim.server import LedgerServer
 from cron_leader.core import messages as m
-from cron_leader.core.dispatch import Pool
-from cron_leader.core.model import (
-    Catchup,
-    CommandSpec,
-    Delivery,
-    Job,
-    OnLostLeadership,
-    Run,
-    SlotKey,
-    State,
-)
+from cron_leader.core.model import JobRecord, Run, SlotKey, State
 from cron_leader.core.schedule import Every
 from cron_leader.core.standing import Limits
 
 END_MS = 40_000
 """The plan's time is followed by this much peace."""
-_TRUE = CommandSpec(("true",))
-
-
-PERIODS_S = (3, 5, 11, 17, 29, 13, 7, 23, 19, 31)
-
-
-def jobs_of(count: int) -> dict[str, Job]:
-    """The same jobs in every run: all policies, periods from three seconds up."""
-    return {f"job-{n}": _job(n) for n in range(count)}
-
-
-def _job(n: int) -> Job:
-    return Job(
-        f"job-{n}",
-        Every(timedelta(seconds=PERIODS_S[n % 10])),
-        _TRUE,
-        catchup=(Catchup.LATEST, Catchup.ALL, Catchup.NONE)[n % 3],
-        delivery=(Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE)[n % 2],
-        on_lost_leadership=OnLostLeadership.FINISH if n == 6 else OnLostLeadership.KILL,
-        jitter_s=2.0 if n == 4 else 0.0,
-        start_within_s=8.0 if n == 8 else None,
-    )
-
-
-class LedgerServer:
-    """Where the ledger runs: it may be frozen, or away, and lose its answers."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.ledger = ModelLedger(world.committed, world.ended)
-        self.frozen = self.away = 0
-        self._held: list[tuple[Machine, Callable[[], Any], Callable[[Any], None]]] = []
-
-    def wall(self) -> Any:
-        """Its own clock, which is right."""
-        return STARTED + timedelta(microseconds=self._world.engine.now_ns // 1_000)
-
-    def serve(self, machine: Machine, do: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        if self.away:
-            self._world.bit()
-            answer(None)
-        elif self.frozen:
-            self._world.bit()
-            self._held.append((machine, do, answer))
-        else:
-            done = do()
-            if self._world.engine.now_ns < machine.lost_commits_until:
-                self._world.bit()
-                done = None
-            answer(done)
-
-    def thaw(self) -> None:
-        self.frozen -= 1
-        if not self.frozen:
-            held, self._held = self._held, []
-            for asked in held:
-                self.serve(*asked)
 
 
 class World:
@@ -103,33 +39,38 @@ class World:
         self.engine = Engine()
         self.ops: list[Op] = []
         self.over = False
-        self.jobs: Mapping[str, Job] = jobs_of(plan.jobs)
+        self.fleet = Fleet(plan.seed, plan.jobs)
+        self.rollback = self.fleet.rollback
         ttl_ns = plan.ttl_s * SECOND
         margin_ns = max(ttl_ns // 5, 1_630 * MS)
-        self.limits = Limits(ttl_ns, margin_ns, 10.0, 5.0, Pool(8, 10.0))
+        self.limits = Limits(ttl_ns, margin_ns, 10.0, 5.0, self.fleet.pool)
         self._bites = 0
         self.etcd = Etcd(self.engine, Draws(draws.bits()), self.note)
-        self.ledger_server = LedgerServer(self)
+        self.ledger_server = LedgerServer(self, Draws(draws.bits()))
         self._lasts = Draws(draws.bits())
         self._names = "abcdefghi"[: plan.nodes]
         self.machines = {name: Machine(self, name, Draws(draws.bits())) for name in self._names}
         for machine in self.machines.values():
             self.engine.at(draws.below(2_000) * MS, machine.start)
+        self._operators = Operators(self, Draws(draws.bits()), plan)
         for move in plan.moves:
             self.engine.at(move.at_ms * MS, self._begin, move)
 
     def run(self) -> tuple[Op, ...]:
         """The history, in order of time."""
-        plan = self.plan
+        plan, jobs = self.plan, self.fleet.every()
         value = {
             "seed": plan.seed,
             "ttl_ns": self.limits.ttl_ns,
             "margin_ns": self.limits.margin_ns,
-            "period_ns": min(PERIODS_S[: plan.jobs]) * SECOND,
+            "period_ns": self.fleet.period_s * SECOND,
             "nodes": list(self._names),
             "started": STARTED.isoformat(),
-            "may_finish": [job.name for job in self.jobs.values() if job.may_finish],
-            "alone": [job.name for job in self.jobs.values() if not job.has_place(1)],
+            "rollback": self.rollback.value,
+            "may_finish": sorted({job.name for job in jobs if job.may_finish}),
+            "groups": {job.name: job.group for job in jobs if job.group},
+            "bounds": dict(self.fleet.pool.groups),
+            "alone": sorted({job.name for job in jobs if not job.has_place(1)}),
         }
         self.note(Op(0, Source.PLAN, "sim", "plan", value=value))
         self.engine.run((plan.time_ms + END_MS) * MS)
@@ -147,7 +88,19 @@ class World:
         """A fault touched something."""
         self._bites += 1
 
+    def restored(self, holder: str, fence: tuple[int, str] | None) -> None:
+        """The ledger is what it was under that fence."""
+        value = {"operation": "restore", "relation": "fence", "fence": fence and fence[0]}
+        op = Op(self.engine.now_ns, Source.LEDGER, holder, "accepted", value=value)
+        self.note(replace(op, value={**value, "term": value["fence"]}))
+
+    def meddled(self, node: str, fence: int) -> None:
+        """Somebody's hand was in the node's key."""
+        self._say("meddled", Type.INFO, {"node": node, "fence": fence})
+
     def committed(self, node: str, what: str, fence: int, raised: bool) -> None:
+        if raised and (daemon := self.machines[node].daemon) and daemon.candidacy:
+            self.etcd.raised_by(daemon.candidacy.lease, fence)
         value = {
             "operation": "write",
             "relation": what,
@@ -176,12 +129,15 @@ class World:
         for fence, high, node, what in ledger.refusals:
             value = {"fence": fence, "high": high, "node": node, "what": what}
             yield Op(now_ns, Source.LEDGER, "ledger", "refusal", value=value)
+        schedules = {job.schedule.digest: job.schedule for job in self.fleet.every()}
         for record in ledger.jobs.values():
-            every = self.jobs[record.job].schedule
+            every = schedules[record.digest]
             assert isinstance(every, Every)
             value = {
                 "job": record.job,
                 "first_seen": record.effective_from.isoformat(),
+                "paused": _pause(record),
+                "retired_at": record.retired_at and record.retired_at.isoformat(),
                 "every_ms": every.period // timedelta(milliseconds=1),
             }
             yield Op(now_ns, Source.LEDGER, "ledger", "job", value=value)
@@ -194,12 +150,6 @@ class World:
         if self._lasts.percent(90):
             return self._lasts.between(5, 400) * MS
         return self._lasts.between(1_000, 15_000) * MS
-
-    def user_write(self, run: Run) -> None:
-        """At the ledger: what `tick.transaction()` commits, under the guard."""
-        server = self.ledger_server
-        if not (server.away or server.frozen) and server.ledger.guard(run.term):
-            self.committed(run.term.node, "user", run.term.fence, False)
 
     # ------------------------------------------------------------------ targets
 
@@ -237,7 +187,7 @@ class World:
 
     def _begin(self, move: Move) -> None:
         """Put the fault in; taken out again at its end."""
-        hit = self.resolve(move)
+        hit = [] if move.fault in _OF_NO_NODE else self.resolve(move)
         value = {
             "fault": move.fault.value,
             "target": move.target.value,
@@ -262,18 +212,22 @@ class World:
         self.note(Op(self.engine.now_ns, Source.NEMESIS, "nemesis", f, type_, value))
 
     def _do(self, move: Move, hit: Sequence[Machine], undo: ExitStack) -> None:
-        if move.fault in _ETCD:
-            self._do_etcd(move, undo)
-            return
-        if move.fault is Fault.ROLLING_RESTART:
-            for n, machine in enumerate(hit):
-                self.engine.at(self.engine.now_ns + n * 5 * SECOND, self._restart, machine)
-            return
-        if move.fault in (Fault.LEDGER_FREEZE, Fault.LEDGER_RESTART):
-            self._do_ledger(move, undo)
-            return
-        for machine in hit:
-            self._do_machine(move, machine, undo)
+        match move.fault:
+            case Fault.ROLLING_RESTART:
+                for n, machine in enumerate(hit):
+                    self.engine.at(self.engine.now_ns + n * APART_NS, self.restart, machine)
+            case Fault.CONFIG_CHANGE:
+                self.bit()
+                self._operators.release(list(hit))
+            case Fault.ORDER:
+                self._operators.order(move)
+            case fault if fault in ETCD_FAULTS:
+                self._do_etcd(move, undo)
+            case fault if fault in LEDGER_FAULTS:
+                self._do_ledger(move, undo)
+            case _:
+                for machine in hit:
+                    self._do_machine(move, machine, undo)
 
     def _do_machine(self, move: Move, x: Machine, undo: ExitStack) -> None:
         match move.fault:
@@ -334,11 +288,12 @@ class World:
                 x.supervised = False
                 daemon.tell(m.SupervisorGone())
             case Fault.RESTART:
-                self._restart(x)
+                self.restart(x)
             case _:
                 raise AssertionError(f"the sim does no {fault}")
 
-    def _restart(self, x: Machine) -> None:
+    def restart(self, x: Machine) -> None:
+        """Ask it to stop; it is started again as whatever ends is."""
         if x.daemon is not None:
             self.bit()
             x.daemon.tell(m.StopAsked(15))
@@ -362,8 +317,7 @@ class World:
         mine = [id_ for id_, key in self.etcd.line.items() if key.node == x.name and key.lease]
         for id_ in mine if self.etcd.leader is not None else ():
             self.bit()
-            value = {"node": x.name, "fence": self.etcd.line[id_].created}
-            self._say("meddled", Type.INFO, value)
+            self.meddled(x.name, self.etcd.line[id_].fence)
             match fault:
                 case Fault.LEASE_REVOKE:
                     self.etcd.revoke(id_)
@@ -374,27 +328,52 @@ class World:
 
     def _do_ledger(self, move: Move, undo: ExitStack) -> None:
         server = self.ledger_server
-        if move.fault is Fault.LEDGER_FREEZE:
-            server.frozen += 1
-            undo.callback(server.thaw)
-        else:
-            server.away += 1
-            undo.callback(lambda: setattr(server, "away", server.away - 1))
+        match move.fault:
+            case Fault.LEDGER_FREEZE:
+                server.freeze()
+                undo.callback(server.thaw)
+            case Fault.LEDGER_RESTART:
+                server.stop()
+                undo.callback(server.start)
+            case _:
+                self.bit()
+                self._operators.restore_ledger(move, undo)
 
     def _do_etcd(self, move: Move, undo: ExitStack) -> None:
         etcd = self.etcd
         self.bit()
-        if move.fault is Fault.ETCD_MOVE_LEADER:
-            etcd.move_leader()
-            return
-        dumb = move.fault is not Fault.ETCD_ISOLATE
-        hit = move.pick % 3
+        hit = move.pick % MEMBERS
         if move.target is Target.ETCD_LEADER and etcd.leader is not None:
             hit = etcd.leader
-        members = [hit, (hit + 1) % 3] if move.fault is Fault.ETCD_QUORUM_LOSS else [hit]
-        for member in members:
-            etcd.hurt(member, dumb=dumb)
-            undo.callback(etcd.mend, member, dumb=dumb)
+        match move.fault:
+            case Fault.ETCD_MOVE_LEADER:
+                etcd.move_leader()
+            case Fault.ETCD_COMPACT:
+                etcd.compact()
+            case Fault.ETCD_DEFRAG:
+                etcd.busy(hit)
+                undo.callback(etcd.idle, hit)
+            case Fault.ETCD_NOSPACE:
+                etcd.full += 1
+                undo.callback(lambda: setattr(etcd, "full", etcd.full - 1))
+            case Fault.ETCD_RESTORE:
+                self._operators.restore_etcd(move, undo)
+            case Fault.ETCD_QUORUM_LOSS:
+                self._hurt(hit, undo, dumb=True)
+                self._hurt((hit + 1) % MEMBERS, undo, dumb=True)
+            case fault:
+                self._hurt(hit, undo, dumb=fault is not Fault.ETCD_ISOLATE)
+
+    def _hurt(self, member: int, undo: ExitStack, *, dumb: bool) -> None:
+        self.etcd.hurt(member, dumb=dumb)
+        undo.callback(self.etcd.mend, member, dumb=dumb)
+
+
+def _pause(record: JobRecord) -> tuple[str, str] | None:
+    """The last one: [from, until)."""
+    if record.paused_from is None or record.paused_until is None:
+        return None
+    return record.paused_from.isoformat(), record.paused_until.isoformat()
 
 
 def _slot(slot: SlotKey) -> dict[str, Any]:
@@ -405,23 +384,6 @@ def _slot(slot: SlotKey) -> dict[str, Any]:
     }
 
 
-_ETCD = frozenset(
-    {
-        Fault.ETCD_KILL,
-        Fault.ETCD_FREEZE,
-        Fault.ETCD_ISOLATE,
-        Fault.ETCD_MOVE_LEADER,
-        Fault.ETCD_QUORUM_LOSS,
-    }
-)
-CAN = frozenset(Fault) - {
-    Fault.RATE,
-    Fault.SLOW,
-    Fault.CONFIG_CHANGE,
-    Fault.DISK_FULL,
-    Fault.ETCD_COMPACT,
-    Fault.ETCD_DEFRAG,
-    Fault.ETCD_NOSPACE,
-    Fault.ETCD_RESTORE,
-}
+_OF_NO_NODE = ETCD_FAULTS | LEDGER_FAULTS
+CAN = frozenset(Fault) - {Fault.RATE, Fault.SLOW, Fault.DISK_FULL}
 """The faults that this world does."""
