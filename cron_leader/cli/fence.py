@@ -79,12 +79,15 @@ def ddl(
     loaded = configuration.load(config, environ=os.environ)
     lite = _url(loaded, target).startswith("sqlite:")
     if table is not None:
-        statements = sql.ddl(
-            table,
-            lite=lite,
-            key=tuple(key.split(",")) if key else (),
-            trigger=loaded.election if trigger else None,
-        )
+        try:
+            statements = sql.ddl(
+                table,
+                lite=lite,
+                key=tuple(key.split(",")) if key else (),
+                trigger=loaded.election if trigger else None,
+            )
+        except FenceMisuse as error:
+            raise ConfigError(f"fence ddl: {error}") from None
     elif target is not None:
         statements = sql.target_ddl(lite=lite)
     else:
@@ -105,18 +108,28 @@ def verify(
     """Send a stale fence through the real path; exit 1 unless it is refused. Changes no table."""
     loaded = configuration.load(config, environ=os.environ)
     if table is not None:
+        _expect_name(table)
         verdict = _verify_table(loaded, table, _url(loaded, target))
     elif target is None:
         verdict = _verify_ledger(loaded)
     else:
         raise ConfigError("fence verify --target: name a table in it")
     if as_json:
-        output.print_json(
-            {"table": table, "target": target, "guarded": verdict.guarded, "text": verdict.text}
-        )
+        fact = {"table": table, "target": target, "guarded": verdict.guarded}
+        output.print_json(fact | {"accepted": verdict.accepted, "text": verdict.text})
     else:
         print(verdict.text)
     return output.Exit.OK if verdict.guarded else output.Exit.FAILED
+
+
+def _expect_name(table: str) -> None:
+    """Raises ConfigError for what is no name, before any database is asked."""
+    from cron_leader.fencing import names
+
+    try:
+        names.table(table, folded=True)
+    except FenceMisuse as error:
+        raise ConfigError(f"fence verify: {error}") from None
 
 
 def _verify_ledger(config: Config) -> Verdict:

@@ -30,6 +30,11 @@ def table(text: str, *, folded: bool) -> str:
     return ".".join(_part(part, folded=folded) for part in _NAME.findall(text))
 
 
+def parts(target: str) -> list[str]:
+    """The quoted parts of what `table` has made."""
+    return _NAME.findall(target)
+
+
 def _part(part: str, *, folded: bool) -> str:
     if part.startswith('"'):
         return part

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -83,8 +83,9 @@ class Ticket:
     targets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-Ending: TypeAlias = "Callable[[Any], None]"
-"""What is said on a connection after the user's writes, ahead of the guard. Raises StaleFence."""
+Ending: TypeAlias = "Callable[[Any], Callable[[], bool]]"
+"""What is said on a connection after the user's writes, ahead of the guard; what it returns says,
+once the answers are there, whether the run goes on."""
 
 
 class Opener:
@@ -116,21 +117,22 @@ class Opener:
         if final:
             self._committed()
 
-    def _succeed(self, connection: Any) -> None:
-        if _run(connection, _SUCCEED_SLOT, self._ticket).rowcount != 1:
-            raise _not_ours(self._ticket)
+    def _succeed(self, connection: Any) -> Callable[[], bool]:
+        slot = _run(connection, _SUCCEED_SLOT, self._ticket)
         _run(connection, _SUCCEED_ATTEMPT, self._ticket)
+        return lambda: bool(slot.rowcount == 1)
 
-    def _hold(self, connection: Any) -> None:
-        self._expect(connection, _GOES_ON if _is_lite(connection) else _HOLD)
+    def _hold(self, connection: Any) -> Callable[[], bool]:
+        return self._look(connection, _GOES_ON if _is_lite(connection) else _HOLD)
 
-    def _look_in_ledger(self, _: Any) -> None:
+    def _look_in_ledger(self, _: Any) -> Callable[[], bool]:
         with _reading(self._ticket) as ledger:
-            self._expect(ledger, _GOES_ON)
+            goes_on = self._look(ledger, _GOES_ON)()
+        return lambda: goes_on
 
-    def _expect(self, connection: Any, text: str) -> None:
-        if _run(connection, text, self._ticket).fetchone() is None:
-            raise _not_ours(self._ticket)
+    def _look(self, connection: Any, text: str) -> Callable[[], bool]:
+        found = _run(connection, text, self._ticket)
+        return lambda: found.fetchone() is not None
 
 
 def _connect(ticket: Ticket, ending: Ending, isolation: str) -> AbstractContextManager[Any]:
@@ -178,13 +180,12 @@ def _postgres(ticket: Ticket, ending: Ending, isolation: str) -> Iterator[Any]:
     with _session(ticket) as connection:
         connection.isolation_level = level
         try:
-            with connection.transaction():
+            with ExitStack() as stack:
                 mark = secrets.token_hex(16)
-                connection.execute(_SETTINGS, _settings(ticket, mark))
+                _begin(connection, stack, _settings(ticket, mark))
                 yield connection
-                _expect_mark(connection, mark)
-                ending(connection)
-                connection.execute(fencing.POSTGRES_GUARD, _guard_params(ticket))
+                _end(connection, mark, ending, ticket)
+                _commit(connection, stack, _guard_params(ticket))
         except psycopg.errors.SerializationFailure as error:
             if _deposed(connection, ticket):
                 raise _refused(ticket) from error
@@ -193,6 +194,31 @@ def _postgres(ticket: Ticket, ending: Ending, isolation: str) -> Iterator[Any]:
             if error.sqlstate == fencing.REFUSED:
                 raise _refused(ticket) from None
             raise
+
+
+def _begin(connection: Any, stack: ExitStack, settings: Mapping[str, str]) -> None:
+    """BEGIN and what holds in it, in one round trip; the stack ends it."""
+    from psycopg import Transaction
+
+    with connection.pipeline():
+        # Not connection.transaction(): within a pipeline that waits for BEGIN.
+        stack.enter_context(Transaction(connection))
+        connection.execute(_SETTINGS, settings)
+
+
+def _commit(connection: Any, stack: ExitStack, guard: Mapping[str, Any]) -> None:
+    """The guard and COMMIT, in one round trip: the server skips it if the guard refuses."""
+    from psycopg import Error
+    from psycopg.pq import TransactionStatus
+
+    try:
+        with connection.pipeline():
+            connection.execute(fencing.POSTGRES_GUARD, guard)
+            stack.close()
+    except Error:
+        if connection.pgconn.transaction_status == TransactionStatus.INERROR:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _session(ticket: Ticket) -> Any:
@@ -230,16 +256,24 @@ def _settings(ticket: Ticket, mark: str) -> Mapping[str, str]:
     }
 
 
-def _expect_mark(connection: Any, mark: str) -> None:
-    """Whether the transaction is still the one we began, and whole. Raises FenceMisuse."""
+def _end(connection: Any, mark: str, ending: Ending, ticket: Ticket) -> None:
+    """The ending, in one round trip, if the transaction is still the one we began, and whole; in
+    one that the block began it is rolled back. Raises FenceMisuse or StaleFence."""
     from psycopg.pq import TransactionStatus
 
     status = connection.pgconn.transaction_status
     if status == TransactionStatus.INERROR:
         raise FenceMisuse("a statement of the block failed, and its error was swallowed")
-    if status != TransactionStatus.INTRANS or connection.execute(_MARK).fetchone()[0] != mark:
+    if status != TransactionStatus.INTRANS:
+        raise _ended_behind()
+    with connection.pipeline():
+        marked = connection.execute(_MARK)
+        goes_on = ending(connection)
+    if marked.fetchone()[0] != mark:
         connection.execute("ROLLBACK")
         raise _ended_behind()
+    if not goes_on():
+        raise _not_ours(ticket)
 
 
 def _deposed(connection: Any, ticket: Ticket) -> bool:
@@ -276,7 +310,8 @@ def _sqlite(ticket: Ticket, ending: Ending, isolation: str) -> Iterator[sqlite3.
         connection.set_authorizer(None)
         if not connection.in_transaction:
             raise _ended_behind()
-        ending(connection)
+        if not ending(connection)():
+            raise _not_ours(ticket)
         connection.execute("COMMIT")
     finally:
         connection.close()  # rolls back what is open

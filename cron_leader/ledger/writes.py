@@ -203,8 +203,9 @@ def _is_fresh(claim: Claim) -> bool:
 
 def _hold(of_term: Params, batch: Batch) -> Iterable[Step]:
     """The rows that there are, in one order; not for a batch of one row, which has no other."""
-    held = [_slot(one.slot) for one in (*batch.claims, *batch.entries) if one.seen is not None]
-    if len(batch.claims) + len(batch.entries) > 1:
+    wanted: tuple[Claim | Entry, ...] = (*batch.claims, *batch.entries)
+    held = [_slot(one.slot) for one in wanted if one.seen is not None]
+    if len(wanted) > 1:
         yield from _batch("hold_waiting", of_term, held)
 
 

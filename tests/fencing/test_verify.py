@@ -111,20 +111,94 @@ async def test_the_ledger_fails_when_its_guard_is_gone(
 
 
 @pytest.mark.parametrize(
-    ("table", "text"),
+    ("table", "text", "code"),
     [
-        (TABLE, "fence"),
-        ("kit_nowhere", "kit_nowhere"),
-        ("x; DROP TABLE kit_totals", "is no name"),
+        (TABLE, "fence", 1),
+        ("kit_nowhere", "kit_nowhere", 1),
+        ("x; DROP TABLE kit_totals", "is no name", 2),
     ],
 )
 async def test_what_cannot_be_tried_is_an_error_with_the_reason(
-    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any, table: str, text: str
+    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any, table: str, text: str, code: int
 ) -> None:
     await raised(lab)
     db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1)")
-    assert await thread(main, ["fence", "verify", table, *config]) == 1
-    assert text in capsys.readouterr().err
+    assert await thread(main, ["fence", "verify", table, *config]) == code
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: ")
+    assert text in told
+
+
+@pytest.mark.parametrize("words", [["x; DROP TABLE y"], ["a.b.c"], [""], [TABLE, "--key", "a,,b"]])
+def test_ddl_for_what_is_no_name_is_bad_usage_told_in_one_line(
+    tmp_path: Path, capsys: Any, words: list[str]
+) -> None:
+    path = tmp_path / "cron-leader.toml"
+    path.write_text("")
+    assert main(["fence", "ddl", *words, "--config", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (told,) = said.err.splitlines()
+    assert told.startswith("error: fence ddl: ")
+    assert "is no name" in told
+
+
+INSERT_OPEN = {
+    True: "DROP TRIGGER kit_totals_cron_leader_fenced_insert",
+    False: "ALTER TABLE kit_totals DISABLE TRIGGER cron_leader_fenced; "
+    "CREATE CONSTRAINT TRIGGER half AFTER UPDATE ON kit_totals "
+    "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cron_leader_fenced('default/0')",
+}
+
+
+async def test_a_trigger_on_updates_alone_lets_an_insert_through_and_that_is_told(
+    lab: Lab, db: Any, config: list[str], capsys: Any, thread: Any
+) -> None:
+    fence = await raised(lab)
+    for statement in statements(config, capsys, "--trigger", "--key", "day"):
+        db.execute(statement)
+    db.execute(f"INSERT INTO {TABLE} VALUES ('mon', 1, {fence})")
+    for statement in INSERT_OPEN[lab.is_sqlite].split("; "):
+        db.execute(statement)
+    assert await thread(main, ["fence", "verify", TABLE, "--json", *config]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["accepted"] == ["INSERT"]
+    assert "accepted the stale fence" in said["text"]
+    assert db.execute(f"SELECT day, total, fence FROM {TABLE}").fetchall() == [("mon", 1, fence)]
+
+
+async def test_a_row_that_cannot_be_inserted_anew_is_told_and_the_rest_is_tried(
+    pglab: Lab, tmp_path: Path, capsys: Any, thread: Any
+) -> None:
+    """A generated column, an identity and a child row are no obstacle; ON DELETE RESTRICT is one."""
+    fence = await raised(pglab)
+    path = tmp_path / "cron-leader.toml"
+    path.write_text(f'[ledger]\nurl = "{pglab.url}"\n')
+    verify = ["fence", "verify", TABLE, "--config", str(path)]
+    with connect(pglab.url) as user:
+        try:
+            user.execute(
+                f"CREATE TABLE {TABLE} (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+                "twice integer GENERATED ALWAYS AS (2 * total) STORED, total integer)"
+            )
+            for statement in statements(["--config", str(path)], capsys, "--trigger"):
+                user.execute(statement)
+            user.execute(f"INSERT INTO {TABLE} (total, fence) VALUES (1, {fence})")
+            user.execute(f"CREATE TABLE kit_child AS SELECT id FROM {TABLE}")
+            child = f"ALTER TABLE kit_child ADD CONSTRAINT of FOREIGN KEY (id) REFERENCES {TABLE}"
+            user.execute(child)
+            assert await thread(main, verify) == 0
+            assert "by UPDATE and INSERT" in capsys.readouterr().out
+            user.execute("ALTER TABLE kit_child DROP CONSTRAINT of")
+            user.execute(f"{child} ON DELETE RESTRICT")
+            assert await thread(main, verify) == 0
+            assert "by UPDATE; INSERT could not be tried: " in capsys.readouterr().out
+            assert user.execute(f"SELECT id, twice, fence FROM {TABLE}").fetchall() == [
+                (1, 2, fence)
+            ]
+        finally:
+            user.execute(f"DROP TABLE IF EXISTS kit_child, {TABLE}")
+            user.execute("DROP FUNCTION IF EXISTS cron_leader_fenced()")
 
 
 async def test_before_the_first_raise_there_is_nothing_to_verify(
