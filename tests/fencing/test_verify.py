@@ -170,7 +170,7 @@ async def test_a_trigger_on_updates_alone_lets_an_insert_through_and_that_is_tol
 async def test_a_row_that_cannot_be_inserted_anew_is_told_and_the_rest_is_tried(
     pglab: Lab, tmp_path: Path, capsys: Any, thread: Any
 ) -> None:
-    """A generated column, an identity and a child row are no obstacle; ON DELETE RESTRICT is one."""
+    """A generated column, an identity and a child row are no obstacle, ON DELETE RESTRICT is."""
     fence = await raised(pglab)
     path = tmp_path / "cron-leader.toml"
     path.write_text(f'[ledger]\nurl = "{pglab.url}"\n')
