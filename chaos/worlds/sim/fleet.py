@@ -24,6 +24,8 @@ from cron_leader.core.model import (
 from cron_leader.core.schedule import Every
 
 PERIODS_S = (3, 5, 11, 17, 29, 13, 7, 23, 19, 31)
+PACES = (1, 2, 3, 4, 6)
+"""By how much the periods are drawn out: busy fleets and calm ones."""
 STREAM = 2
 _TRUE = CommandSpec(("true",))
 
@@ -35,9 +37,10 @@ class Fleet:
 
     def __init__(self, seed: int, count: int) -> None:
         draws = Draws(seed, STREAM)
-        jobs = [_job(n, draws) for n in range(count)]
+        pace = draws.one(PACES)
+        jobs = [_job(n, pace, draws) for n in range(count)]
         self.jobs: tuple[Jobs, Jobs] = _named(jobs), _named(_next_release(jobs))
-        self.period_s = min(PERIODS_S[:count])
+        self.period_s = pace * min(PERIODS_S[:count])
         self.rollback = draws.one(tuple(Rollback))
         groups = {"eu": 2, "us": 1} if draws.percent(30) else {}
         self.pool = Pool(3 if draws.percent(20) else 8, 10.0, groups)
@@ -59,11 +62,11 @@ def _next_release(jobs: list[Job]) -> list[Job]:
     return [jobs[0], changed, jobs[2], new, *jobs[4:]]
 
 
-def _job(n: int, draws: Draws) -> Job:
+def _job(n: int, pace: int, draws: Draws) -> Job:
     """The first of the periods is of no group and never full: it shows progress."""
     job = Job(
         f"job-{n}",
-        Every(timedelta(seconds=PERIODS_S[n % 10])),
+        Every(timedelta(seconds=pace * PERIODS_S[n % 10])),
         _TRUE,
         catchup=(Catchup.LATEST, Catchup.ALL, Catchup.NONE)[n % 3],
         delivery=(Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE)[n % 2],

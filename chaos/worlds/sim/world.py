@@ -26,8 +26,8 @@ from cron_leader.core.model import JobRecord, Run, SlotKey, State
 from cron_leader.core.schedule import Every
 from cron_leader.core.standing import Limits
 
-END_MS = 40_000
-"""The plan's time is followed by this much peace."""
+PEACE_MS = 60_000
+"""After the last fault, at least: of a short plan, beyond its time."""
 
 
 class World:
@@ -73,7 +73,8 @@ class World:
             "alone": sorted({job.name for job in jobs if not job.has_place(1)}),
         }
         self.note(Op(0, Source.PLAN, "sim", "plan", value=value))
-        self.engine.run((plan.time_ms + END_MS) * MS)
+        last_ms = max((move.end_ms for move in plan.moves), default=0)
+        self.engine.run(max(plan.time_ms, last_ms + PEACE_MS) * MS)
         self.over = True
         for op in self._rows():
             self.note(op)
