@@ -11,6 +11,7 @@ from typing import Any
 
 from cron_leader.config import schema
 from cron_leader.config.problems import Problem
+from cron_leader.config.schedules import is_near
 from cron_leader.core.blackout import After, Blackout, Freeze, Hours, Window
 from cron_leader.core.cron import read_cron
 from cron_leader.core.schedule import ScheduleError, parse_cron
@@ -135,7 +136,7 @@ def _end(key: str, value: object) -> datetime | time:
             except ValueError:
                 continue
     match found:
-        case datetime(tzinfo=zone) if zone is not None:
+        case datetime(tzinfo=zone) if zone is not None and is_near(found):
             return found.astimezone(UTC)
         case time(tzinfo=None):
             return found

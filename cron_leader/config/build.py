@@ -223,7 +223,7 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
 
 def _file(text: str, base: Path, at: KeyPath, report: Report) -> str:
     path = base / text
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         report(at, f"{path}: no such file")
     elif not os.access(path, os.R_OK):
         report(at, f"{path}: cannot be read by this user")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,13 @@ from cron_leader.core.model import (
 )
 
 _OF_A_PROCESS = frozenset({"cwd", "env", "user", "umask", "nice", "limits"})
+_UNRELATED = frozenset(
+    {
+        "name", "cron", "every", "at", "timezone", "command", "shell", "python",
+        "timeout", "grace", "drain", "env", "cwd", "group", "priority", "catchup", "catchup_limit",
+    }
+)  # fmt: skip
+"""Keys of which none bears on another, but for those of the schedule."""
 _SIDE_BY_SIDE = (Overlap.QUEUE, Overlap.ALLOW)
 
 Values = Mapping[str, Any]
@@ -90,8 +96,24 @@ def _job(values: Values, index: int, around: Around, problems: list[Problem]) ->
         problems.append(Problem(("job", index, key) if key else ("job", index), rule))
 
     schedule = read_schedule(values, around.seed(values["name"]), report)
-    blackout = read_blackout(values, around.blackouts, report)
     spec = _spec(values, around.base, report)
+    blackout = None
+    if not values.keys() <= _UNRELATED:  # of 100,000 jobs most have nothing else
+        blackout = read_blackout(values, around.blackouts, report)
+        _check_relations(values, spec, report)
+    if schedule is None or spec is None or len(problems) > before:
+        return None
+    return Job(
+        name=values["name"],
+        schedule=schedule,
+        spec=spec,
+        blackout=blackout,
+        **_options(values, around.base),
+    )
+
+
+def _check_relations(values: Values, spec: RunnableSpec | None, report: Report) -> None:
+    """Between keys that may stand beside each other only in some ways."""
     request.check(values, report)
     if values.get("isolation") == Isolation.INLINE and not isinstance(spec, PythonSpec):
         report("isolation", "inline is for python jobs; leave it out")
@@ -106,15 +128,6 @@ def _job(values: Values, index: int, around: Around, problems: list[Problem]) ->
             "max_parallel", 'goes with overlap = "queue" or "allow"; else it is one; leave it out'
         )
     _check_retries(values, spec, report)
-    if schedule is None or spec is None or len(problems) > before:
-        return None
-    return Job(
-        name=values["name"],
-        schedule=schedule,
-        spec=spec,
-        blackout=blackout,
-        **_options(values, around.base),
-    )
 
 
 _BACKOFF_NS = int(BACKOFF_S * NS_PER_S)
@@ -136,44 +149,11 @@ def _check_retries(values: Values, spec: RunnableSpec | None, report: Report) ->
 
 def _options(values: Values, base: Path) -> dict[str, Any]:
     """Keyword arguments of Job for the keys that are there; Job has the defaults."""
-    of_key = readers(base)
-    given = ((*of_key[key], value) for key, value in values.items() if key in of_key)
-    return {name: read(value) for name, read, value in given if value is not None}
-
-
-@lru_cache(maxsize=1)
-def readers(base: Path) -> Mapping[str, tuple[str, Callable[[Any], object]]]:
-    """For each key the field of Job, and how it is read; made once, for a file has 100,000 jobs."""
-    return {
-        "timeout": ("timeout_s", _seconds),
-        "grace": ("grace_s", _seconds),
-        "drain": ("drain_s", _seconds),
-        "start_within": ("start_within_s", _seconds),
-        "jitter": ("jitter_s", _seconds),
-        "overlap": ("overlap", Overlap),
-        "max_parallel": ("max_parallel", int),
-        "queue_limit": ("queue_limit", int),
-        "when_full": ("when_full", WhenFull),
-        "group": ("group", str),
-        "priority": ("priority", int),
-        "retries": ("retries", int),
-        "backoff": ("backoff_s", _seconds),
-        "backoff_max": ("backoff_max_s", _seconds),
-        "retry_on": ("retry_on", tuple),
-        "retry_exit_codes": ("retry_exit_codes", tuple),
-        "retry_budget": ("retry_budget", int),
-        "catchup": ("catchup", Catchup),
-        "catchup_limit": ("catchup_limit", int),
-        "delivery": ("delivery", Delivery),
-        "on_lost_leadership": ("on_lost_leadership", OnLostLeadership),
-        "isolation": ("isolation", Isolation),
-        "env": ("env", dict),
-        "cwd": ("cwd", lambda text: str(base / text)),
-        "user": ("user", str),
-        "umask": ("umask", int),
-        "nice": ("nice", int),
-        "limits": ("limits", _limits),
-    }
+    if _OPTIONS.isdisjoint(values):
+        return {}
+    given = ((*READERS[key], value) for key, value in values.items() if key in READERS)
+    options = {name: read(value) for name, read, value in given if value is not None}
+    return options | {"cwd": str(base / values["cwd"])} if "cwd" in values else options
 
 
 def _limits(values: Values) -> Limits:
@@ -183,6 +163,40 @@ def _limits(values: Values) -> Limits:
 
 def _seconds(ns: int) -> float:
     return ns / NS_PER_S
+
+
+READERS: Mapping[str, tuple[str, Callable[[Any], object]]] = {
+    "timeout": ("timeout_s", _seconds),
+    "grace": ("grace_s", _seconds),
+    "drain": ("drain_s", _seconds),
+    "start_within": ("start_within_s", _seconds),
+    "jitter": ("jitter_s", _seconds),
+    "overlap": ("overlap", Overlap),
+    "max_parallel": ("max_parallel", int),
+    "queue_limit": ("queue_limit", int),
+    "when_full": ("when_full", WhenFull),
+    "group": ("group", str),
+    "priority": ("priority", int),
+    "retries": ("retries", int),
+    "backoff": ("backoff_s", _seconds),
+    "backoff_max": ("backoff_max_s", _seconds),
+    "retry_on": ("retry_on", tuple),
+    "retry_exit_codes": ("retry_exit_codes", tuple),
+    "retry_budget": ("retry_budget", int),
+    "catchup": ("catchup", Catchup),
+    "catchup_limit": ("catchup_limit", int),
+    "delivery": ("delivery", Delivery),
+    "on_lost_leadership": ("on_lost_leadership", OnLostLeadership),
+    "isolation": ("isolation", Isolation),
+    "env": ("env", dict),
+    "user": ("user", str),
+    "umask": ("umask", int),
+    "nice": ("nice", int),
+    "limits": ("limits", _limits),
+}
+"""For each key, but for cwd, the field of Job and how it is read."""
+
+_OPTIONS = frozenset(READERS) | {"cwd"}
 
 
 def _one_of(values: Values, names: tuple[str, ...], what: str, report: Report) -> str | None:

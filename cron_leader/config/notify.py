@@ -52,8 +52,7 @@ def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[NotifyConfig, ..
 def _check(values: Mapping[str, Any], report: Report) -> None:
     if ("webhook" in values) == ("command" in values):
         report("", "needs a webhook or a command: one of them")
-    url = urlsplit(values.get("webhook", "http://host"))
-    if url.scheme not in {"http", "https"} or not url.hostname:
+    if not _is_url(values.get("webhook", "http://host")):
         report("webhook", "must be an http:// or https:// URL")
     if "body" in values and "webhook" not in values:
         report("body", "is for webhooks; a command reads JSON on its standard input")
@@ -64,6 +63,14 @@ def _check(values: Mapping[str, Any], report: Report) -> None:
         report("long_after", 'goes with on = ["long"]: give both, or none')
     if "at_most" in values and not _QUOTA.fullmatch(values["at_most"]):
         report("at_most", 'is no such bound; write "10/m", "1/s" or "100/h"')
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 def _notify(values: Mapping[str, Any], base: Path) -> NotifyConfig:

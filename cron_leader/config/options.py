@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from cron_leader.config import schema
-from cron_leader.config.jobs import readers
+from cron_leader.config.jobs import READERS
 from cron_leader.config.units import NS_PER_S, show_duration
 from cron_leader.core.model import Job
 
@@ -258,7 +257,7 @@ def kind(value: schema.Schema) -> str:
 
 def _default(key: str) -> str:
     """Job's own default as it would be written; empty if it has none that can be."""
-    name, _ = readers(Path()).get(key, ("", None))
+    name, _ = READERS.get(key, ("", None))
     found = [field.default for field in fields(Job) if field.name == name]
     match found:
         case [float(seconds)]:

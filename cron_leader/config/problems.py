@@ -12,6 +12,8 @@ from cron_leader.config.locate import KeyPath, line_of, locate
 from cron_leader.errors import ConfigError
 
 _LONGEST = 60
+_LONGEST_RULE = 2_000
+_MOST_LINES = 100
 _SECRET = re.compile(r"(?<=://)[^@/]*(?=@)|(?<=password=)[^&\"]*")
 _HIDDEN = frozenset({"env", "headers", "webhook"})
 
@@ -38,11 +40,15 @@ class Source:
     variables: Mapping[KeyPath, str] | None = None
 
     def fail(self, problems: Sequence[Problem]) -> None:
-        """Raise ConfigError with every problem, a line each; nothing if there is none."""
+        """Raise ConfigError with every problem, a line each, up to a bound; nothing if there is
+        none."""
         if problems:
             found = locate(self.text)
             ordered = sorted(problems, key=lambda problem: line_of(problem.path, found) or 0)
-            raise ConfigError("\n".join(self._line(problem, found) for problem in ordered))
+            lines = [self._line(problem, found) for problem in ordered[:_MOST_LINES]]
+            if more := len(ordered) - len(lines):
+                lines.append(f"{self.name}: and {more} more")
+            raise ConfigError("\n".join(lines))
 
     def _line(self, problem: Problem, found: Mapping[KeyPath, int]) -> str:
         section, key = _split(problem.path, self.document)
@@ -53,7 +59,7 @@ class Source:
         number = line_of(problem.path, found)
         place = f"{self.name}:{number}" if number else self.name
         what = " ".join(word for word in (self._table(section), key) if word)
-        return f"{place}: {what}{shown}: {problem.rule}"
+        return f"{place}: {what}{shown}: {_cut(problem.rule, _LONGEST_RULE)}"
 
     def _table(self, section: KeyPath) -> str:
         """[lease], or [[job]] "digest" (its number where it has no name)."""
@@ -62,7 +68,9 @@ class Source:
                 jobs = self.document.get("job", ())
                 table = jobs[index] if index < len(jobs) else {}
                 name = table.get("name") if isinstance(table, Mapping) else None
-                return f"[[job]] {json.dumps(name) if name else f'number {index + 1}'}"
+                if not isinstance(name, str) or not name:
+                    return f"[[job]] number {index + 1}"
+                return f"[[job]] {_cut(json.dumps(name, ensure_ascii=False), _LONGEST)}"
             case ("notify" | "group" | "blackout" as name, int(index)):
                 return f"[[{name}]] number {index + 1}"
             case (str(name),):
@@ -98,4 +106,9 @@ def _shown(document: Any, path: KeyPath) -> str:
     if isinstance(value, Mapping) or _is_array(value) or _HIDDEN.intersection(path):
         return ""
     text = _SECRET.sub("***", json.dumps(value, ensure_ascii=False, default=str))
-    return f" = {text if len(text) <= _LONGEST else text[: _LONGEST - 3] + '...'}"
+    return f" = {_cut(text, _LONGEST)}"
+
+
+def _cut(text: str, most: int) -> str:
+    """It may quote what somebody pasted in the wrong place."""
+    return text if len(text) <= most else text[: most - 3] + "..."

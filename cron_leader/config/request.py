@@ -109,7 +109,7 @@ def _check_tls(values: Mapping[str, Any], report: Report) -> None:
 
 def _file(text: str, base: Path, key: str, report: Report) -> str:
     path = base / text
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         report(key, f"{path}: no such file")
     elif not os.access(path, os.R_OK):
         report(key, f"{path}: cannot be read by this user")

@@ -26,6 +26,10 @@ Report = Callable[[str, str], None]
 KINDS = ("cron", "every", "at")
 _GOES_WITH = {"timezone": "cron", "dst_gap": "cron", "dst_fold": "cron", "anchor": "every"}
 _BOUNDS = ("start", "end")
+_NOT_PLAIN = frozenset({"every", "at", "anchor", *_BOUNDS})
+"""What a job with one cron expression and no more does not have."""
+YEARS = range(1900, 9000)
+"""Those that a time in the configuration may lie in."""
 
 
 def read_schedule(values: Values, seed: str, report: Report) -> Schedule | None:
@@ -33,6 +37,8 @@ def read_schedule(values: Values, seed: str, report: Report) -> Schedule | None:
 
     seed: what `H` is drawn by. None if problems were reported.
     """
+    if isinstance(values.get("cron"), str) and _NOT_PLAIN.isdisjoint(values):
+        return _cron(values["cron"], values, seed, report)
     kinds = [kind for kind in KINDS if kind in values]
     if not kinds:
         report("", f"has no schedule; give one of {', '.join(KINDS)}, or several")
@@ -134,4 +140,12 @@ def _instant(value: object, key: str, report: Report) -> datetime | None:
     if not isinstance(when, datetime) or when.tzinfo is None:
         report(key, 'must be a time with its zone: "2026-12-01T09:00:00Z"')
         return None
+    if not is_near(when):
+        report(key, f"must lie in the years {YEARS.start} to {YEARS[-1]}")
+        return None
     return when.astimezone(UTC)
+
+
+def is_near(when: datetime) -> bool:
+    """Whether it lies far enough from the ends of the calendar to reckon with."""
+    return when.year in YEARS

@@ -87,9 +87,13 @@ def _retention(text: str) -> int | None:
 
 
 def _number_or_off(value: object) -> object:
-    if value in {"0", "off"}:
-        return 0
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    match value:
+        case "0" | "off":
+            return 0
+        case str() if value.isascii() and value.isdecimal():
+            return int(value)
+        case _:
+            return value
 
 
 def _env(value: Mapping[str, str]) -> Mapping[str, str]:

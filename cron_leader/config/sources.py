@@ -20,6 +20,7 @@ _GIVEN_TO_RUNS = frozenset(
 )
 _MAY_HOLD_SECRETS = frozenset({"env", "headers"})
 """Of a job's keys."""
+_LONGEST_INT = 20
 _PLACEHOLDER = re.compile(r"\$(\$?)\{([^}]*)\}")
 
 
@@ -43,7 +44,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     """The file's text and document; ConfigError with the cure if it cannot be had."""
     name = shown(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
     except FileNotFoundError:
         raise ConfigError(
             f"{name}: no such configuration file; write one with `cron-leader init`, "
@@ -59,6 +60,8 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply; no key takes that") from None
 
 
 def overlay(
@@ -102,7 +105,7 @@ def _typed(text: str, kind: str) -> object:
             return [part.strip() for part in text.split(",") if part.strip()]
         case "bool":
             return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-        case "int" if text.strip().isdecimal():
+        case "int" if text.strip().isdecimal() and len(text) < _LONGEST_INT:
             return int(text)
         case _:
             return text

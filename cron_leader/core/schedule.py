@@ -463,6 +463,7 @@ def _only_gap(fields: CronFields, zone: ZoneInfo, at: datetime) -> bool:
 _STRIDE = timedelta(days=3)
 """Clocks go back and forth again within 7 days (Asia/Gaza, 2040), but never within 3."""
 _STRIDES = 120
+_LONGEST_ZONE = 40
 _BLOCK = _STRIDES * _STRIDE
 
 
@@ -472,7 +473,7 @@ def zone_named(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # not there, not a key, a folder
         known = {zone.lower(): zone for zone in available_timezones()}
-        near = get_close_matches(name.lower(), known, n=1)
+        near = get_close_matches(name.lower()[:_LONGEST_ZONE], known, n=1)
         cure = f"; did you mean {known[near[0]]!r}?" if near else ""
         if name.isupper() and len(name) <= 4:  # CEST is not nearly EST: nothing is guessed
             cure = "; write a zone such as 'Europe/Warsaw'"

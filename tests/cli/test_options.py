@@ -3,7 +3,10 @@ refused in words that name it. A key without both fails here."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -280,3 +283,61 @@ def test_a_bad_value_is_refused_by_its_name_and_its_rule(key: str) -> None:
     assert text.startswith("cron-leader.toml:"), text
     assert case.says in text
     assert case.where in text
+
+
+ODD = (
+    "-1",
+    "nan",
+    "99999999999999999999999",
+    "true",
+    '"\\u0000"',
+    f'"{"x" * 5000}"',
+    '"http://[::1"',
+    '"1ms"',
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00",
+    "07:32:00",
+    "[[]]",
+    '["a", 1]',
+    "{ a = { b = 1 } }",
+    '{ days = "L" }',
+)
+"""Values that are good for few keys, and each of which some reader has stumbled over."""
+
+
+def files_with(value: str) -> Iterator[str]:
+    """Each key with that value once: those of tables that are lists in one file, for each of them
+    has a table of its own; of each section one key a file."""
+    listed = [key for key in CASES if key not in SECTIONS]
+    names = [key[4:] if key.startswith("job.limits") else key.rpartition(".")[2] for key in listed]
+    tables = zip(listed, names, strict=True)
+    yield "".join(f"{CASES[key].without}{name} = {value}\n" for key, name in tables)
+    columns = (
+        [f"[{at}]\n{key} = {value}\n" for key in keys] for at, keys in schema.SECTIONS.items()
+    )
+    yield from map("".join, zip_longest(*columns, fillvalue=""))
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda text: text[:20])
+def test_no_value_of_any_key_is_a_traceback(value: str) -> None:
+    for text in files_with(value):
+        with contextlib.suppress(ConfigError):
+            repr(read(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + 5000 * "[" + 5000 * "]", "nested too deeply"),
+        (3000 * "[[job]]\n", "cron-leader.toml: and 2900 more"),
+        ("\ufeff[lease]\nttl = 5", ":2: [lease] ttl = 5"),
+        ("job = [3]", ":1: [[job]] number 1 = 3: must be a table"),
+        ("[[job]]\nname = 2026-01-01", ':2: [[job]] number 1 name = "2026-01-01"'),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_file_of_no_shape_is_refused_in_a_few_lines(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(text)
+    assert says in str(refused.value)
+    assert len(str(refused.value)) < 10_000
