@@ -1,7 +1,10 @@
 """`backfill`: run the slots of a stretch of the past that were never run.
 
 A slot that was missed or skipped, or that lies before the job was known, is run; one that has run,
-runs or waits, by whatever order, is left alone. Its own row keeps saying what became of it then.
+runs or waits, by whatever order, is left alone. Its own row keeps saying what became of it then. A
+stretch of which retention may have deleted what ran is refused, unless the operator says --again.
+
+Not promised: that retention deletes nothing more before the leader takes the order.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated
 
@@ -19,6 +22,7 @@ from cron_leader import config as configuration
 from cron_leader.cli import ordering, output, setup
 from cron_leader.cli.lookup import reader_of
 from cron_leader.cli.times import instant
+from cron_leader.config import Config
 from cron_leader.config.units import parse_rate
 from cron_leader.core.model import Backfill, Job, State
 from cron_leader.core.orders import MOST_SLOTS, slots_between
@@ -49,6 +53,9 @@ def backfill(
         bool, typer.Option("--dry-run", help="List what would run, and order nothing.")
     ] = False,
     rate: Annotated[str, typer.Option(help="Starts at most so many: 5/s, 30/m.")] = "1/s",
+    again: Annotated[
+        bool, typer.Option("--again", help="Also what may have run, and been deleted since.")
+    ] = False,
     config: setup.ConfigPath = None,
     key: ordering.Key = None,
     why: ordering.Why = None,
@@ -62,6 +69,8 @@ def backfill(
     asked = Backfill(ordering.key_of(key), job, *_stretch(first, until), _rate(rate))
     times = _slots(known, asked)
     with reader_of(loaded) as reader:
+        if not again:
+            _expect_known(reader, loaded, asked, times)
         if dry_run:
             _show_plan(_plans(reader, asked, times), as_json=as_json)
             return
@@ -102,6 +111,36 @@ def _slots(job: Job, asked: Backfill) -> Sequence[datetime]:
             param_hint="--to",
         )
     return times
+
+
+def _expect_known(
+    reader: Reader, config: Config, asked: Backfill, times: Sequence[datetime]
+) -> None:
+    """Refuse slots that nothing is recorded of any more: they may have run."""
+    row = reader.job(asked.job)
+    kept_from = _kept_from(reader, config, asked.job)
+    if row is None or not (old := [at for at in times if row.first_seen <= at < kept_from]):
+        return
+    wanted = Wanted(job=asked.job, since=asked.first, until=asked.until)
+    told = {slot.scheduled_for for slot in reader.history(wanted, limit=MOST_ROWS)}
+    gaps = reader.gaps(job=asked.job)
+    if unknown := [
+        at for at in old if at not in told and not any(g.first <= at <= g.last for g in gaps)
+    ]:
+        raise typer.BadParameter(
+            f"retention may have deleted that slots up to {output.utc(unknown[-1])} ran; begin "
+            "after that, or say --again to run them, a second time perhaps",
+            param_hint="--from",
+        )
+
+
+def _kept_from(reader: Reader, config: Config, job: str) -> datetime:
+    """Before this a slot's row may have been deleted: by its age, or as one of too many."""
+    kept_from, limits = datetime.min.replace(tzinfo=UTC), config.ledger
+    if limits.retention_ns is not None:
+        kept_from = datetime.now(UTC) - timedelta(microseconds=limits.retention_ns // 1000)
+    rows = reader.history(Wanted(job=job), limit=limits.keep) if limits.keep else ()
+    return max(kept_from, rows[-1].scheduled_for) if len(rows) == limits.keep > 0 else kept_from
 
 
 def _plans(reader: Reader, asked: Backfill, times: Sequence[datetime]) -> list[Plan]:

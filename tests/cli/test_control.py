@@ -19,6 +19,7 @@ from cron_leader.core.model import (
     Claim,
     Entry,
     Errand,
+    Gap,
     JobRecord,
     Reason,
     Settlement,
@@ -292,6 +293,36 @@ async def test_a_dry_run_of_an_empty_stretch_says_so(cli: Cli, leader: Leader) -
     ends = ("2026-01-01T00:00:10", "2026-01-01T00:00:20")
     ran = await command(cli, "backfill", "digest", "--from", ends[0], "--to", ends[1], "--dry-run")
     assert (ran.code, ran.out, ran.err) == (0, "", "note: no slots in that stretch\n")
+
+
+@pytest.mark.parametrize(("limits", "ago"), [('retention = "1h"', 120), ("keep = 1", 0)])
+async def test_a_stretch_of_which_retention_may_have_deleted_what_ran_is_refused_unless_again(
+    cli: Cli, folder: Path, leader: Leader, limits: str, ago: int
+) -> None:
+    """The job is known for ten minutes; rows tell of its last slots, a gap of three before them."""
+    then = NOW - ago * MINUTE
+    gap = Gap("digest", then - 8 * MINUTE, then - 6 * MINUTE, 3, Reason.NO_LEADER)
+    known = Batch((), (), NOW, NOW, (gap,))
+    await leader.ledger.take(leader.term, known)
+    with open_reader(f"sqlite:///{folder}/cron-leader.db") as reader:
+        seen = {"at": then - 10 * MINUTE}
+        reader._database.run("UPDATE cron_leader_job SET first_seen = :at", seen)
+    (folder / "cron-leader.toml").write_text(
+        (folder / "cron-leader.toml").read_text().replace("[ledger]", f"[ledger]\n{limits}")
+    )
+
+    async def tried(first: int, until: int, *words: str) -> Ran:
+        ends = ("--from", utc(then - first * MINUTE), "--to", utc(then - until * MINUTE))
+        return await command(cli, "backfill", "digest", *ends, "--dry-run", *words)
+
+    refused = await tried(9, 3)
+    assert refused.code == 2
+    assert f"that slots up to {utc(then - 4 * MINUTE)} ran" in refused.err
+    assert "--again" in refused.err
+    assert (await tried(9, 3, "--again")).out.count("would run") == 6
+    assert (await tried(8, 6)).code == 0, "the gap tells of them"
+    assert (await tried(15, 11)).code == 0, "the job was not known then"
+    assert given(folder) == ()
 
 
 async def test_a_backfill_says_which_slots_it_runs(cli: Cli, leader: Leader) -> None:
