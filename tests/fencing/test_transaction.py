@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -185,10 +185,14 @@ class Held(Opener):
     looked = threading.Event()
     go = threading.Event()
 
-    def _hold(self, connection: Any) -> None:
-        super()._hold(connection)
-        self.looked.set()
-        assert self.go.wait(20)
+    def _hold(self, connection: Any) -> Callable[[], bool]:
+        goes_on = super()._hold(connection)
+
+        def once_let_go() -> bool:
+            self.looked.set()
+            return self.go.wait(20) and goes_on()
+
+        return once_let_go
 
 
 async def test_the_end_of_a_run_waits_for_a_block_that_has_looked_and_is_about_to_commit(
