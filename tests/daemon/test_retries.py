@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.ledger.views import SlotRow
 from tests.kit import town, until
 
 FAILS_UNTIL_MENDED = """
@@ -25,6 +28,47 @@ shell = "exec sleep 60"
 overlap = "replace"
 grace = "5s"
 """
+
+
+BOUNDED = """
+[[job]]
+name = "thrifty"
+every = "1s"
+shell = "exit 1"
+retries = 50
+backoff = "20ms"
+retry_budget = 2
+
+[[job]]
+name = "punctual"
+every = "1s"
+shell = "exit 1"
+retries = 50
+backoff = "100ms"
+backoff_max = "100ms"
+start_within = "600ms"
+"""
+
+
+async def test_retries_end_with_their_budget_and_with_the_time_in_which_a_slot_may_start(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    async with town(tmp_path, etcd.endpoint, jobs=BOUNDED) as place:
+        await place.lead("a")
+
+        def ended(job: str) -> list[SlotRow]:
+            return [slot for slot in place.slots(job) if slot.finished_at is not None]
+
+        def seen() -> bool:
+            tried_again = any(row.attempt > 1 for row in place.attempts("punctual"))
+            return tried_again and min(len(ended("thrifty")), len(ended("punctual"))) > 2
+
+        await until("slots of both, and a second attempt in time", seen)
+        tries = Counter(row.scheduled_for for row in place.attempts("thrifty"))
+        assert sum(count - 1 for count in tries.values()) == 2
+        assert {slot.state for slot in ended("thrifty")} == {"failed"}
+        late = [row.started_at - row.scheduled_for for row in place.attempts("punctual")]
+        assert max(late) <= timedelta(milliseconds=600)
 
 
 async def test_a_slot_that_failed_under_a_killed_leader_is_tried_again_by_its_successor(
