@@ -250,7 +250,8 @@ def table(figures: Sequence[Measured]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in TITLES:
         numeric = title in {"measured", "target", "samples"}
-        shown.add_column(title, justify="right" if numeric else "left", no_wrap=True)
+        wordy = title in {"figure", "beside"}
+        shown.add_column(title, justify="right" if numeric else "left", no_wrap=not wordy)
     for figure in figures:
         row = cells(figure)
         shown.add_row(*row, style="red" if "missed" in row else "")
