@@ -21,8 +21,13 @@ PYTEST_ARGS =
 WORKERS = 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# A plan that breaks a law is left in chaos/out/sim: `python -m chaos shrink` makes it small.
+SEED = 0
+SEEDS = 500
+WITHIN = 75
+
 .DEFAULT_GOAL = help
-.PHONY: help demo test lint options bench bench-full chaos model clean
+.PHONY: help demo test lint options bench bench-full chaos sim model clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +54,10 @@ bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root), ten m
 
 chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
 	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
+
+sim: $(VENV)/.test ## plans of faults in virtual time: SEEDS=500 from SEED=0 on, WITHIN=75 seconds
+	@$(COMPILED) $(BIN)/python -m chaos run --world sim --seed $(SEED) --seeds $(SEEDS) \
+	  --within $(WITHIN) --out chaos/out/sim
 
 model: ## every claim about the protocol's model, some minutes (spin, gcc)
 	@LIMIT=1200 chaos/model/check.sh

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     run_.add_argument("--world", choices=WORLDS, help="play plans of faults drawn from seeds there")
     run_.add_argument("--plan", type=Path, help="play this plan.json")
     run_.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    run_.add_argument("--within", type=float, help="sim: those done in so many seconds")
     _seeded(run_)
     run_.add_argument("--etcd", help="proc, netns: of this version, as 3.5")
     run_.add_argument("--members", type=int, choices=(1, 3), default=3, help="... of etcd")
@@ -186,13 +187,14 @@ def _simulate(args: argparse.Namespace) -> int:
     if len(made) == 1:
         return _show(seeds.keep(made[0], out).findings)
     found = Counter[Verdict]()
-    for judged in seeds.run(made):
+    for judged in seeds.run(made, within_s=args.within):
         found[judged.verdict] += 1
         if judged.verdict is Verdict.NO:
             folder = out / f"seed-{judged.plan.seed}"
             seeds.keep(judged.plan, folder)
             print(f"seed {judged.plan.seed}: {', '.join(sorted(judged.broken))}: {folder}")
-    print(", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict), flush=True)
+    counted = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict)
+    print(f"seeds {first} to {first + found.total() - 1}: {counted}", flush=True)
     return next(EXIT[v] for v in (Verdict.NO, Verdict.YES, Verdict.UNKNOWN) if found[v])
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
+import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 from chaos import checks, gen, op, plan
 from chaos.checks import Finding, Verdict
 from chaos.laws import LAWS
-from chaos.plan import Plan
+from chaos.plan import Fault, Plan
 from chaos.timely import TIMELY
 from chaos.worlds.sim.world import CAN, World
 
@@ -39,9 +43,14 @@ class Judged:
         return next((f.check for f in self.findings if f.verdict is Verdict.NO), None)
 
 
-def plan_of(seed: int, time_ms: int) -> Plan:
-    """The plan that the simulator plays for this seed."""
-    return gen.plan(seed, time_ms, can=CAN.__contains__)
+def plan_of(seed: int, time_ms: int, faults: Collection[Fault] = CAN) -> Plan:
+    """The plan that the simulator plays for this seed. faults: those that it is drawn from."""
+    return gen.plan(seed, time_ms, can=faults.__contains__)
+
+
+def cut_short(made: Plan, time_ms: int) -> Plan:
+    """The same up to then: what comes later is left out, and draws nothing."""
+    return replace(made, time_ms=time_ms, moves=tuple(m for m in made.moves if m.end_ms < time_ms))
 
 
 def play(made: Plan) -> tuple[tuple[op.Op, ...], Judged]:
@@ -61,14 +70,28 @@ def judged(made: Plan) -> Judged:
     return play(made)[1]
 
 
-def run(plans: Sequence[Plan], *, processes: int | None = None) -> Iterator[Judged]:
-    """In the order of the plans. processes None: one a processor."""
-    count = processes or os.cpu_count() or 1
-    if count == 1 or len(plans) == 1:
-        yield from map(judged, plans)
-        return
-    with get_context("spawn").Pool(count) as pool:
-        yield from pool.imap(judged, plans, chunksize=4)
+def run(
+    plans: Sequence[Plan], *, processes: int | None = None, within_s: float | None = None
+) -> Iterator[Judged]:
+    """In the order of the plans. processes None: one a processor; within_s: those that are done
+    when so much time has passed."""
+    ends = math.inf if within_s is None else time.monotonic() + within_s
+    count = min(processes or os.cpu_count() or 1, len(plans))
+    with ExitStack() as undo:
+        found = map(judged, plans)
+        if count > 1:
+            pool = undo.enter_context(get_context("spawn").Pool(count, _rarely_collect))
+            found = pool.imap(judged, plans)
+        for one in found:
+            yield one
+            if time.monotonic() >= ends:
+                return
+
+
+def _rarely_collect() -> None:
+    """A run makes many objects, most of which live as long as it does."""
+    gc.freeze()
+    gc.set_threshold(200_000, 10, 10)
 
 
 def keep(made: Plan, folder: Path) -> Judged:
