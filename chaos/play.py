@@ -116,7 +116,9 @@ class _Game:
         for thread in threads:
             thread.start()
         try:
-            self._wait_until(self._plan.time_ms)
+            for thread in threads:
+                thread.join()
+            self._wait_until(self._ends_ms())
         finally:
             self._over.set()
             for thread in threads:
@@ -137,6 +139,12 @@ class _Game:
             raise NotSteady(f"no leader and {self._plan.nodes} candidates within {START_S:.0f} s")
         self._zero_s = time.monotonic()
         self._say("risen", {}, source=Source.PLAN)
+
+    def _ends_ms(self) -> int:
+        """As planned, and as much later as the last heal came late: call it after that."""
+        past_ms = round((time.monotonic() - self._zero_s) * 1000)
+        planned_ms = max((move.end_ms for move in self._plan.moves), default=0)
+        return self._plan.time_ms + max(0, past_ms - planned_ms)
 
     def _wait_until(self, at_ms: int) -> bool:
         """False if the run ends before."""

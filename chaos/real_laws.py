@@ -44,15 +44,20 @@ def _bound_ns(blow: Spell, ttl_ns: int) -> int:
 
 
 def no_node_falls_over(story: Story) -> Finding:
-    """A node exits when it is asked to, with status 0, or because it was killed."""
+    """A node exits when it is asked to, with status 0, or because it was killed; or, with status 2,
+    because it was started on an etcd that was restored and not rebased yet."""
     killed: set[str] = set()
+    restored = [s for s in spells(story) if s.fault == Fault.ETCD_RESTORE]
     exits = 0
     for op in story.ops:
         if op.f == "killed" or (op.f == "inject" and op.value["fault"] == Fault.KILL_SUPERVISOR):
             killed |= {op.process, *op.value.get("nodes", ())}
         elif op.f in ("exit", "after.exit"):
             exits += 1
-            if op.value["status"] != 0 and op.process not in killed:
+            refused = op.value["status"] == 2 and any(
+                s.began_ns <= op.at_ns <= s.healed_ns + SECOND_NS for s in restored
+            )
+            if op.value["status"] != 0 and op.process not in killed and not refused:
                 text = f"{op.process} exited with status {op.value['status']}"
                 return _no(no_node_falls_over, text)
             killed.discard(op.process)

@@ -80,7 +80,8 @@ CREATE TRIGGER chaos_first_raised AFTER INSERT ON cron_leader_fence BEGIN
 END;
 """
 _SQLITE_GUARDED = """
-CREATE TRIGGER chaos_{table}_{what} AFTER {what} ON cron_leader_{table} BEGIN
+CREATE TRIGGER chaos_{table}_{what} AFTER {what} ON cron_leader_{table}
+WHEN NEW.state <> 'abandoned' BEGIN
   INSERT INTO chaos_accepted (relation, operation, term)
   VALUES ('cron_leader_{table}', '{what}', NEW.fence);
 END;
@@ -136,8 +137,9 @@ class LedgerWitness:
 
 
 class SqliteWitness:
-    """As LedgerWitness, on a file: it cannot tell who writes, only under which fence. Rows that
-    older terms leave behind may be ended by a newer one, so that slots and gaps alone are noted."""
+    """As LedgerWitness, on a file: it cannot tell who writes, only what fence the row has then. A
+    newer term leaves an older one's fence in rows that it abandons: these are not noted, nor are
+    tables other than slots and gaps."""
 
     def __init__(self, path: Path, clock: OneClock) -> None:
         self._path, self._clock = path, clock

@@ -227,12 +227,21 @@ def test_a_successor_comes_in_time_for_what_befell_the_leader(
     assert succeeded_in_time(tell(*ops)).verdict is verdict
 
 
+def restored(began_s: float, healed_s: float) -> Op:
+    value = {"fault": Fault.ETCD_RESTORE, "nodes": [], "bites": 3}
+    began_ns = round((1000 + began_s) * SECOND_NS)
+    return op(healed_s, Source.NEMESIS, "nemesis", "heal", began_ns=began_ns, **value)
+
+
 @pytest.mark.parametrize(
     ("ops", "verdict"),
     [
         ((node(3, "exit", status=1),), Verdict.NO),
         ((node(3, "killed"), node(3.1, "exit", status=137)), Verdict.YES),
         ((node(3, "killed"), node(3.1, "exit", status=137), node(4, "exit", status=1)), Verdict.NO),
+        ((restored(2, 6), node(5, "exit", status=2)), Verdict.YES),
+        ((restored(2, 6), node(8, "exit", status=2)), Verdict.NO),
+        ((restored(2, 6), node(5, "exit", status=1)), Verdict.NO),
         ((node(21, "exit", status=1),), Verdict.NO),
         ((node(21, "exit", status=0),), Verdict.YES),
         ((), Verdict.UNKNOWN),
