@@ -209,8 +209,8 @@ def _slowest(look: Callable[[], object]) -> float:
 
 
 async def _retention(full: Ledgerful, rows: int, name: str) -> list[Figure]:
-    """Claims while a tenth is deleted: a while beside it, a while without, so that whatever else the
-    machine does meets both."""
+    """Claims while a tenth is deleted: a while beside it, a while without, so that whatever else
+    the machine does meets both."""
     going = rows // 10
     turns = _Turns(full, going)
     deleting = asyncio.ensure_future(turns.run())

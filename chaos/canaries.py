@@ -235,6 +235,12 @@ _ALL = (
         LEDGER + "test_leaders.py::test_a_term_of_the_same_fence_with_another_nonce_is_refused",
     ),
     Canary(
+        "claim-without-guard",
+        defects.claim_without_guard,
+        LEDGER + "test_leaders.py::"
+        "test_a_claim_that_has_written_is_refused_by_the_raise_that_its_guard_waits_for",
+    ),
+    Canary(
         "guard-without-lock",
         defects.guard_without_lock,
         LEDGER + "test_leaders.py::test_a_guard_holds_the_fence_row_and_the_lock_of_its_election",

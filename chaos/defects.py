@@ -468,6 +468,11 @@ def guard_without_nonce() -> None:
     _change_migrations(" AND f.nonce = p_nonce")
 
 
+def claim_without_guard() -> None:
+    """the claim of fresh slots is one statement on Postgres, and does not ask the guard"""
+    _change_migrations("    PERFORM cron_leader_guard(p_election, p_fence, p_nonce);\n")
+
+
 def guard_without_lock() -> None:
     """the guard reads the fence and does not hold it until COMMIT"""
     _change_migrations("FOR SHARE")

@@ -18,10 +18,10 @@ from cron_leader.ledger.writes import Rows, Step, Write
 BATCH = 100
 """Rows deleted in the first transaction of a round (and with slots their attempts)."""
 
-LEAST, MOST = 10, 500
+LEAST, MOST = 50, 500
 """Rows of a transaction, however long they take."""
 
-LONG_S, SHORT_S = 0.010, 0.004
+LONG_S, SHORT_S = 0.015, 0.005
 """A transaction that took longer is followed by one of half the rows, a shorter one by a larger: a
 claim waits for all of it on SQLite, and behind its part of the log on Postgres."""
 
