@@ -169,13 +169,16 @@ def spread(expression: str, seed: str) -> str:
     """
     if "h" not in expression.lower():
         return expression
-    texts = _split(expression)
-    known = (_SECOND, *_FIELDS)
-    drawn = [
-        one.spread(text, seed) if "H" in text else text
-        for one, text in zip(known, texts, strict=True)
-    ]
-    return " ".join(drawn if len(expression.split()) == 6 else drawn[1:])
+    fields = (",".join([item.draw(seed) for item in field]) for field in _blanks(expression))
+    return " ".join(fields)
+
+
+@lru_cache(maxsize=4096)
+def _blanks(expression: str) -> tuple[tuple[_Blank, ...], ...]:
+    """The items of its fields: read once, drawn for each of the many jobs that have it."""
+    known = zip((_SECOND, *_FIELDS), _split(expression), strict=True)
+    fields = [field.blanks(text) for field, text in known]
+    return tuple(fields if len(expression.split()) == 6 else fields[1:])
 
 
 def _seconds(text: str) -> tuple[int, ...]:
@@ -222,6 +225,23 @@ _NTH = re.compile(r"(?P<day>[^#/,-]+)#(?P<nth>[1-5])")
 
 
 @dataclass(frozen=True, slots=True)
+class _Blank:
+    """An item: a number drawn for `field`, one of `width` from `low` on, if width is not 0; and how
+    it goes on."""
+
+    field: str = ""
+    low: int = 0
+    width: int = 0
+    ending: str = ""
+
+    def draw(self, seed: str) -> str:
+        if not self.width:
+            return self.ending
+        digest = hashlib.sha256(f"{seed} {self.field}".encode()).digest()
+        return f"{self.low + int.from_bytes(digest[:8], 'big') % self.width}{self.ending}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Field:
     name: str
     low: int
@@ -232,13 +252,12 @@ class _Field:
         """The field in a form that cronsim reads as it is meant here; raises ScheduleError."""
         return ",".join(self._item(item) for item in text.split(","))
 
-    def spread(self, text: str, seed: str) -> str:
-        """The field with numbers for `H`; raises ScheduleError."""
-        return ",".join(
-            self._drawn(item, seed) if item.startswith("H") else item for item in text.split(",")
-        )
+    def blanks(self, text: str) -> tuple[_Blank, ...]:
+        """Its items, with room for numbers where there is an `H`; raises ScheduleError."""
+        items = text.split(",")
+        return tuple(self._blank(i) if i.startswith("H") else _Blank(ending=i) for i in items)
 
-    def _drawn(self, item: str, seed: str) -> str:
+    def _blank(self, item: str) -> _Blank:
         match = _HASH.fullmatch(item)
         if match is None:
             raise self._error(item, "write H, H/n, H(a-b) or H(a-b)/n")
@@ -246,14 +265,12 @@ class _Field:
         if match["low"] is not None:
             low, high = self._range(item, f"{match['low']}-{match['high']}", open_ended=False)
         width = high - low + 1
-        digest = hashlib.sha256(f"{seed} {self.name}".encode()).digest()
-        number = int.from_bytes(digest[:8], "big")
         if match["step"] is None:
-            return str(low + number % width)
+            return _Blank(self.name, low, width)
         step = int(match["step"])
         if not 1 <= step <= width:
             raise self._error(item, f"the step {step} is not in 1-{width}")
-        return f"{low + number % step}-{high}/{step}"
+        return _Blank(self.name, low, step, f"-{high}/{step}")
 
     def _item(self, item: str) -> str:
         if special := self._special(item):
