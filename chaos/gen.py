@@ -97,7 +97,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(Fault.KILL_NODE, 4, _SOME),
     Kind(Fault.RESTART, 4, _SOME),
     Kind(Fault.ROLLING_RESTART, 1, (Target.ALL,)),
-    Kind(Fault.CLOCK_STEP, 4, _NODES, (0, 0), (-30_000, 30_000)),
+    Kind(Fault.CLOCK_STEP, 4, _NODES, _LONG, (-30_000, 30_000)),
     Kind(Fault.CLOCK_DRIFT, 2, _NODES, _LONG, (-200, 200)),
     Kind(Fault.ETCD_KILL, 2, (Target.ETCD_LEADER, Target.ETCD_MEMBER), _LONG),
     Kind(Fault.ETCD_FREEZE, 4, (Target.ETCD_LEADER, Target.ETCD_MEMBER), _BRIEF),

@@ -53,7 +53,7 @@ class Fault(StrEnum):
     SLOW = "slow"
     """amount: percent of the CPU that is left."""
     CLOCK_STEP = "clock-step"
-    """amount: milliseconds that the wall clock is set forward (or back: below 0)."""
+    """amount: milliseconds that the wall clock is set forward (below 0: back), then set right."""
     CLOCK_DRIFT = "clock-drift"
     """amount: parts per million that the node's clocks go too fast."""
     CONFIG_CHANGE = "config-change"

@@ -31,7 +31,8 @@ def _tests(canary: Canary) -> str:
 def _checks(canary: Canary | None, simulated: SimCanary | None) -> str:
     found = []
     if simulated is not None:
-        found.append(f"sim, seed {simulated.seed}: {simulated.law}")
+        drawn = f" of {', '.join(simulated.faults)}" if simulated.faults else ""
+        found.append(f"sim, seed {simulated.seed}{drawn}: {simulated.law}")
     if canary is not None and canary.scenarios:
         found.append(f"netns, {', '.join(canary.scenarios)}: {canary.red}")
     return "; ".join(found)

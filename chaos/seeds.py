@@ -14,11 +14,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from chaos import checks, gen, op, plan
-from chaos.checks import Finding, Verdict
+from chaos.checks import Check, Finding, Verdict
 from chaos.laws import LAWS
 from chaos.plan import Fault, Plan
 from chaos.timely import TIMELY
 from chaos.worlds.sim.world import CAN, World
+
+ASKED: tuple[Check, ...] = (*LAWS, *TIMELY)
+"""What a simulated history is held to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def play(made: Plan) -> tuple[tuple[op.Op, ...], Judged]:
         fell = Finding("no_node_falls_over", Verdict.NO, text)
         return tuple(world.ops), Judged(made, (fell,))
     ops = tuple(world.ops)
-    return ops, Judged(made, checks.judge(ops, (*LAWS, *TIMELY)))
+    return ops, Judged(made, checks.judge(ops, ASKED))
 
 
 def judged(made: Plan) -> Judged:
@@ -78,7 +81,7 @@ def run(
     ends = math.inf if within_s is None else time.monotonic() + within_s
     count = min(processes or os.cpu_count() or 1, len(plans))
     with ExitStack() as undo:
-        found = map(judged, plans)
+        found: Iterator[Judged] = map(judged, plans)
         if count > 1:
             pool = undo.enter_context(get_context("spawn").Pool(count, _rarely_collect))
             found = pool.imap(judged, plans)

@@ -38,6 +38,10 @@ _SLOW = frozenset(
 """Under these a leader may keep its lease and not tick; it gives up after a TTL."""
 
 
+_UNSOUND = LEDGER_FAULTS | {Fault.ETCD_QUORUM_LOSS, Fault.ETCD_NOSPACE, Fault.ETCD_RESTORE}
+"""Under these nobody can be made leader. Of a member that is away the nodes know after silence."""
+
+
 # ------------------------------------------------------------------ the deadline and the gate
 
 
@@ -120,7 +124,8 @@ def _asked_to(op: Op) -> bool:
 
 
 def what_ended_stays_ended(story: Story) -> Finding:
-    """A slot ends once; none that succeeded is run again. A ledger that went back knows of none."""
+    """A slot ends once; none that succeeded is run again; none is abandoned that was not claimed.
+    A ledger that went back knows of none."""
     ended: dict[object, str] = {}
     for op in story.ops:
         if op.f == "accepted" and op.value["operation"] == "restore":
@@ -132,6 +137,10 @@ def what_ended_stays_ended(story: Story) -> Finding:
             ended[slot] = op.value["state"]
         elif op.source is Source.RUN and op.f == "began" and ended.get(_slot(op)) == "succeeded":
             return _no(what_ended_stays_ended, f"{_slot(op)} is run again, after it succeeded")
+    for row in story.rows("slot"):
+        if row["state"] == "abandoned" and not row["attempt"]:
+            text = f"{row['job']} {row['scheduled_for']} is abandoned, and was never claimed"
+            return _no(what_ended_stays_ended, text)
     if not ended:
         return _unknown(what_ended_stays_ended, "no run's end was recorded")
     return _yes(what_ended_stays_ended, f"{len(ended)} slots")
@@ -281,9 +290,7 @@ class _Fleet:
         """Whether from this event to the next one there is all that it takes to lead."""
         active = self._active(at_ns)
         changes = [member for changed_ns, member in self._leaders if changed_ns <= at_ns]
-        if (changes and changes[-1] is None) or any(s.fault in LEDGER_FAULTS for s in active):
-            return False
-        if any(s.fault.startswith("etcd-") or s.fault.startswith("ledger-re") for s in active):
+        if (changes and changes[-1] is None) or any(s.fault in _UNSOUND for s in active):
             return False
         hit = {node for s in active for node in s.nodes}
         gone = {left.node for left in self._left if left.from_ns <= at_ns < left.to_ns}
@@ -295,17 +302,13 @@ def _of_etcd(story: Story, f: str) -> Iterator[Op]:
 
 
 def _departures(story: Story, end_ns: int) -> Iterator[_Left]:
-    """From its exit, or the order to stop, until it is in line; for good if its clock was set."""
+    """From its exit, or the order to stop, until it is in line."""
     back: dict[str, list[int]] = {}
     for op in story.events("term.campaigning"):
         back.setdefault(op.process, []).append(op.at_ns)
     for op in (*story.events("exit"), *story.events("node.stopping")):
         again = (at for at in back.get(op.process, ()) if at > op.at_ns)
         yield _Left(op.process, op.at_ns, next(again, end_ns))
-    for spell in spells(story):
-        if spell.fault == Fault.CLOCK_STEP:
-            for node in spell.nodes:
-                yield _Left(node, spell.began_ns, end_ns)
 
 
 def progress_after_each_heal(story: Story) -> Finding:

@@ -10,28 +10,45 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from chaos import defects, seeds
+from chaos.plan import Fault, Plan
 from chaos.seeds import Judged
 from chaos.worlds.sim import defects as sim
+from chaos.worlds.sim.world import CAN
 
-TIME_MS = 240_000
+TIME_MS = 600_000
+SHORTER_MS = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, TIME_MS)
+"""A run that shows a defect is cut short after one of these."""
 MOST_SEEDS = 200
+T = TypeVar("T")
+Found = tuple[str, Judged | None]
 RECORD = Path(__file__).with_name("track_record.json")
 
 
 @dataclass(frozen=True, slots=True)
 class SimCanary:
-    """seed: the first that shows it; law: one that it breaks there; None: not recorded yet."""
+    """faults: of which its plans are drawn, () of all. seed: the first of them that shows it, in a
+    run of time_ms already; law: one that it breaks there; None: not recorded yet."""
 
     name: str
     arm: Callable[[], None]
+    faults: tuple[Fault, ...] = ()
     seed: int | None = None
     law: str | None = None
+    time_ms: int = TIME_MS
+
+    def again(self) -> Plan:
+        """The plan that shows it."""
+        return seeds.cut_short(self.plan_of(self.seed or 0), self.time_ms)
+
+    def plan_of(self, seed: int) -> Plan:
+        return seeds.plan_of(seed, TIME_MS, self.faults or CAN)
 
     @property
     def breaks(self) -> str:
@@ -39,89 +56,108 @@ class SimCanary:
         return (self.arm.__doc__ or "").strip().partition("\n")[0]
 
 
-_ARMS: tuple[Callable[[], None], ...] = (
+_ALL_FAULTS: tuple[Fault, ...] = ()
+_LEADERLESS = (Fault.KILL_NODE, Fault.CUT_ETCD, Fault.FREEZE_DAEMON)
+_HANDED_OVER = (Fault.KILL_DAEMON, Fault.KEY_DELETE, Fault.RESTART)
+_STALE = (Fault.LEDGER_LATE_COPY, Fault.KEY_DELETE, Fault.FREEZE_NODE)
+_UNANSWERED = (Fault.LEDGER_LOST_COMMIT, Fault.LEDGER_LATE_COPY, Fault.CUT_LEDGER)
+
+_ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     # -- the deadline and the gate
-    sim.deadline_from_receipt,
-    defects.deadline_ignored,
-    defects.gate_ignored,
-    sim.polled_flag,
-    defects.silence_shuts_nothing,
-    defects.cut_unnoticed,
-    sim.gate_without_raise,
-    defects.older_nonce_heard,
+    (sim.deadline_from_receipt, _ALL_FAULTS),
+    (defects.deadline_ignored, _ALL_FAULTS),
+    (defects.gate_ignored, _ALL_FAULTS),
+    (sim.polled_flag, _ALL_FAULTS),
+    (defects.silence_shuts_nothing, _ALL_FAULTS),
+    (defects.cut_unnoticed, _ALL_FAULTS),
+    (sim.gate_without_raise, _ALL_FAULTS),
+    (defects.older_nonce_heard, _ALL_FAULTS),
     # -- etcd
-    sim.no_last_check,
-    sim.no_hasleader,
+    (sim.no_last_check, _ALL_FAULTS),
+    (sim.no_hasleader, (Fault.ETCD_ISOLATE, Fault.KILL_DAEMON, Fault.KEY_DELETE)),
     # -- runs, and leaving
-    defects.lost_runs_live,
-    defects.key_before_gate,
-    defects.key_before_runs,
-    defects.resign_before_run,
-    sim.past_deadline_started,
-    defects.put_back_after_go,
-    sim.supervisor_misses_deadline,
-    sim.revoked_before_runs,
-    defects.group_unbounded,
+    (defects.lost_runs_live, (Fault.CUT_LEDGER, Fault.CLOCK_STEP)),
+    (defects.key_before_gate, _ALL_FAULTS),
+    (defects.key_before_runs, (Fault.CUT_LEDGER, Fault.CLOCK_STEP)),
+    (defects.resign_before_run, _ALL_FAULTS),
+    (sim.supervisor_misses_deadline, (Fault.FREEZE_DAEMON,)),
+    (sim.revoked_before_runs, (Fault.KILL_DAEMON,)),
+    (defects.group_unbounded, _ALL_FAULTS),
     # -- the ledger
-    sim.no_fence,
-    sim.row_guard_only,
-    sim.guard_without_lock,
-    sim.raise_ends_nobody,
-    sim.raise_takes_equal,
-    sim.guard_without_nonce,
-    sim.lost_commit_trusted,
-    sim.claim_without_state,
-    sim.attempt_kept,
+    (sim.no_fence, _STALE),
+    (sim.row_guard_only, _STALE),
+    (sim.guard_without_lock, (Fault.FREEZE_NODE, Fault.KEY_DELETE)),
+    (sim.raise_takes_equal, _ALL_FAULTS),
+    (sim.guard_without_nonce, (Fault.ETCD_RESTORE, Fault.KEY_DELETE)),
+    (sim.lost_commit_trusted, _UNANSWERED),
+    (sim.attempt_kept, _ALL_FAULTS),
     # -- the takeover
-    sim.sweep_without_state,
-    sim.slots_read_early,
-    sim.slots_read_early_and_stateless,
-    defects.planned_past_unanswered,
-    defects.mark_in_memory,
-    sim.loss_covered_up,
-    sim.lost_slots_rerun,
+    (sim.sweep_without_state, _LEADERLESS),
+    (sim.slots_read_early, _HANDED_OVER),
+    (sim.slots_read_early_and_stateless, _HANDED_OVER),
+    (defects.planned_past_unanswered, (*_UNANSWERED, Fault.KILL_DAEMON)),
+    (defects.mark_in_memory, _LEADERLESS),
+    (sim.loss_covered_up, (Fault.LEDGER_RESTORE,)),
+    (sim.lost_slots_rerun, (Fault.LEDGER_RESTORE,)),
     # -- orders
-    sim.order_carried_out_late,
-    sim.pause_forgotten,
+    (sim.pause_forgotten, (Fault.ORDER, *_LEADERLESS)),
 )
+"""Each with the faults that its plans are drawn from; none: from all."""
 
 
 def _canaries() -> Iterator[SimCanary]:
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    for arm in _ARMS:
+    for arm, faults in _ARMS:
         name = arm.__name__.replace("_", "-")
-        yield SimCanary(name, arm, *known.get(name, (None, None)))
+        yield SimCanary(name, arm, faults, *known.get(name, ()))
 
 
 SIM_CANARIES = {canary.name: canary for canary in _canaries()}
 
 
 def first_seeds(
-    names: Iterable[str], *, most: int = MOST_SEEDS, since: dict[str, int] | None = None
+    names: Iterable[str], *, most: int = MOST_SEEDS
 ) -> Iterator[tuple[str, Judged | None]]:
-    """Of each the first plan, from `since` on, in which it breaks a law; None: it does not show."""
-    asked = [(name, (since or {}).get(name, 0), most) for name in names]
+    """Of each the first seed that breaks a law, its plan cut short; None: it does not show."""
+    yield from _apart(_search, [(name, most) for name in names])
+
+
+def proven(names: Iterable[str]) -> Iterator[tuple[str, Judged | None]]:
+    """What becomes of each at the seed of the track record."""
+    yield from _apart(_again, list(names))
+
+
+def _apart(do: Callable[[T], Found], asked: Sequence[T]) -> Iterator[Found]:
+    """Each in a process of its own, forked by a server that has everything loaded."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with context.Pool(os.cpu_count(), maxtasksperchild=1) as pool:
-        yield from pool.imap(_search, asked, chunksize=1)
+        yield from pool.imap(do, asked, chunksize=1)
 
 
-def _search(asked: tuple[str, int, int]) -> tuple[str, Judged | None]:
-    name, since, most = asked
-    SIM_CANARIES[name].arm()
-    for seed in range(since, since + most):
-        judged = seeds.judged(seeds.plan_of(seed, TIME_MS))
-        if judged.broken:
-            return name, judged
+def _again(name: str) -> Found:
+    canary = SIM_CANARIES[name]
+    canary.arm()
+    return name, seeds.judged(canary.again())
+
+
+def _search(asked: tuple[str, int]) -> Found:
+    name, most = asked
+    canary = SIM_CANARIES[name]
+    canary.arm()
+    for seed in range(most):
+        plan = canary.plan_of(seed)
+        if seeds.judged(plan).broken:
+            shorter = (seeds.judged(seeds.cut_short(plan, time_ms)) for time_ms in SHORTER_MS)
+            return name, next(judged for judged in shorter if judged.broken)
     return name, None
 
 
-def record(found: Iterable[tuple[str, Judged | None]]) -> None:
+def record(found: Iterable[Found]) -> None:
     """Keep what was found; what was not searched for stays as it is."""
-    kept = {name: (canary.seed, canary.law) for name, canary in SIM_CANARIES.items()}
+    kept = {name: (c.seed, c.law, c.time_ms) for name, c in SIM_CANARIES.items()}
     for name, judged in found:
         if judged is not None:
-            kept[name] = judged.plan.seed, judged.first_broken
+            kept[name] = judged.plan.seed, judged.first_broken, judged.plan.time_ms
     lines = (f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in SIM_CANARIES)
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -145,7 +145,7 @@ class Machine:
     def kill(self, process: RunProcess, *, daemon: Daemon | None = None, after_ns: int = 0) -> None:
         """SIGKILL takes a moment, now and then a long one; a frozen process dies of it too."""
         takes_ns = after_ns + self.draws.between(1, 8) * MS
-        if self.draws.percent(3):
+        if self.draws.percent(8):
             takes_ns += SLOW_DEATH_NS
         self.engine.at(self.engine.now_ns + takes_ns, self._killed, daemon, process)
 

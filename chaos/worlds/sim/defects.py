@@ -57,20 +57,6 @@ def polled_flag() -> None:
     Candidacy._follow = polling
 
 
-def silence_ignored() -> None:
-    """a watch that hears nothing is taken for one of a quiet key"""
-    from chaos.worlds.sim.candidacy import Candidacy
-
-    Candidacy._progress = lambda self, watch, box: box.put("progress")
-
-
-def older_store_trusted() -> None:
-    """a store that went back behind what a leader has seen in it is believed"""
-    from chaos.worlds.sim.candidacy import Candidacy
-
-    Candidacy._went_back = lambda *_: False
-
-
 # ------------------------------------------------------------------ the node
 
 
@@ -107,16 +93,6 @@ def revoked_before_runs() -> None:
     from chaos.worlds.sim.daemon import Machine
 
     Machine.has_runs = lambda _: False
-
-
-def past_deadline_started() -> None:
-    """a run is executed however long after the deadline its go is carried out"""
-    from chaos.worlds.sim.daemon import Machine
-
-    go = Machine.go
-    Machine.go = lambda machine, daemon, process, deadline_ns: go(
-        machine, daemon, process, deadline_ns + 3_600 * SECOND
-    )
 
 
 # ------------------------------------------------------------------ the ledger
@@ -161,13 +137,6 @@ def guard_without_lock() -> None:
     LedgerServer.is_locked = lambda self: False
 
 
-def raise_ends_nobody() -> None:
-    """a raise waits for a frozen holder until the server ends it"""
-    from chaos.worlds.sim.server import LedgerServer
-
-    LedgerServer.end_holders = lambda self, fence: None
-
-
 def lost_commit_trusted() -> None:
     """a claim whose answer is lost counts as won"""
     from chaos.worlds.sim.scribe import Scribe
@@ -194,13 +163,6 @@ def attempt_kept() -> None:
     from chaos.worlds.sim import ledger
 
     ledger._next_attempt = lambda seen: max(seen, 1)
-
-
-def order_carried_out_late() -> None:
-    """a late copy of an order that is answered is carried out again"""
-    from chaos.worlds.sim.ledger import ModelLedger
-
-    ModelLedger._is_open = lambda self, command: True
 
 
 def pause_forgotten() -> None:
@@ -234,13 +196,6 @@ def lost_slots_rerun() -> None:
     )
 
 
-def claim_without_state() -> None:
-    """a row is claimed whatever its state, by whoever saw its attempt"""
-    from chaos.worlds.sim import ledger
-
-    ledger._waits = lambda row, fence: row.fence == fence
-
-
 def sweep_without_state() -> None:
     """a takeover abandons every row of older terms, whatever its state"""
     from chaos.worlds.sim.ledger import ModelLedger
@@ -259,23 +214,23 @@ def slots_read_early_and_stateless() -> None:
 
 
 def _sweep_what_was_read(*, whatever_its_state: bool) -> None:
-    """The rows that ran when the candidate was elected, before its raise."""
+    """The rows that ran when somebody in line last looked whether the ledger is there."""
     from chaos.worlds.sim.ledger import ModelLedger
+    from chaos.worlds.sim.server import LedgerServer
     from cron_leader.core.model import State
 
-    lift, sweep = ModelLedger.raise_fence, ModelLedger._to_sweep
+    look, sweep = LedgerServer.wall, ModelLedger._to_sweep
+    early: list[Any] = []
 
-    def and_read_before(ledger: Any, candidate: Any, now: Any) -> Any:
-        if ledger.fence is None or ledger.fence[1] != candidate.nonce:
-            ledger.early = [row for row in ledger._open.values() if row.state is State.RUNNING]
-        return lift(ledger, candidate, now)
+    def and_read(server: Any) -> Any:
+        early[:] = [row for row in server.ledger._open.values() if row.state is State.RUNNING]
+        return look(server)
 
     def of_those(ledger: Any, fence: int) -> Any:
         waiting = [row for row in sweep(ledger, fence) if row.state is not State.RUNNING]
-        ran = [row for row in ledger.early if row.fence < fence]
-        return [*waiting, *ran]
+        return [*waiting, *(row for row in early if row.fence < fence)]
 
-    ModelLedger.raise_fence = and_read_before
+    LedgerServer.wall = and_read
     ModelLedger._to_sweep = of_those
     if whatever_its_state:
         sweep_without_state()

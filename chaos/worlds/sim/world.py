@@ -249,9 +249,8 @@ class World:
                 self._worsen(move, x, undo)
             case Fault.CLOCK_STEP:
                 self.bit()
-                x.clock.step_ns += move.amount * MS
-                if x.daemon is not None:
-                    x.daemon.process.wake(x.daemon.wake)
+                self._step_clock(x, move.amount)
+                undo.callback(self._step_clock, x, -move.amount)
             case Fault.CLOCK_DRIFT:
                 self.bit()
                 x.clock.drift(self.engine.now_ns, move.amount)
@@ -298,6 +297,11 @@ class World:
         if x.daemon is not None:
             self.bit()
             x.daemon.tell(m.StopAsked(15))
+
+    def _step_clock(self, x: Machine, by_ms: int) -> None:
+        x.clock.step_ns += by_ms * MS
+        if x.daemon is not None:
+            x.daemon.process.wake(x.daemon.wake)
 
     def _cut(
         self, x: Machine, undo: ExitStack, ways: tuple[int, ...], *, etcd: bool, ledger: bool
