@@ -10,11 +10,11 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
-from cron_leader.cli.lookup import reader_of
 from cron_leader.config import Config
 from cron_leader.core.model import LedgerId
 from cron_leader.errors import LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import open_ledger
+from cron_leader.ledger.views import open_reader
 
 app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def _version(config: Config) -> int | None:
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         return None
     try:
-        with reader_of(config) as reader:
+        with open_reader(url) as reader:
             return reader.identity().schema_version
     except LedgerUnusable:
         return None

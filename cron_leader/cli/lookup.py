@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,15 +45,23 @@ def look(config: Config) -> Found:
 
 
 def reader_of(config: Config) -> Reader:
-    """Open the ledger for reading. Raises LedgerUncertain, LedgerUnusable."""
+    """Open the ledger for reading. Raises LedgerUncertain (also for one that nobody has made yet,
+    on either database), LedgerUnusable."""
     url = config.ledger.url
     file = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and file.parent.is_dir() and not file.exists():
-        raise LedgerUncertain(
-            f"ledger {file}: not there yet; the first node makes it "
-            "(`cron-leader run`), or `cron-leader db migrate`"
-        )
-    return open_reader(url)
+        raise _not_there(str(file), config)
+    with ExitStack() as stack:
+        reader = stack.enter_context(open_reader(url))
+        if not reader.is_made():
+            raise _not_there(reader.where, config)
+        stack.pop_all()
+        return reader
+
+
+def _not_there(where: str, config: Config) -> LedgerUncertain:
+    first = "the first node makes it (`cron-leader run`), or " if config.ledger.migrate else "run "
+    return LedgerUncertain(f"ledger {where}: not there yet; {first}`cron-leader db migrate`")
 
 
 async def _survey(config: Config) -> Survey:

@@ -183,6 +183,7 @@ class Database(Protocol):
     """One connection, either kind: `:word` parameters in, mappings out, errors in our words."""
 
     dialect: Dialect
+    where: str
 
     def run(self, text: str, params: Params) -> Sequence[Mapping[str, Any]]: ...
 
@@ -203,6 +204,15 @@ class Reader:
 
     def close(self) -> None:
         self._database.close()
+
+    @property
+    def where(self) -> str:
+        """The ledger as messages name it: without secrets."""
+        return self._database.where
+
+    def is_made(self) -> bool:
+        """Whether anybody has made its tables."""
+        return bool(self._database.run(_FIND_TABLES[self._database.dialect], {}))
 
     def identity(self) -> LedgerId:
         return identity_of(self._named("identity", {}))
@@ -471,25 +481,31 @@ def open_reader(url: str) -> Reader:
     )
 
 
+_FIND_TABLES = {
+    Dialect.SQLITE: "SELECT 1 FROM sqlite_master WHERE name = 'cron_leader_meta'",
+    Dialect.POSTGRES: "SELECT 1 WHERE to_regclass('cron_leader_meta') IS NOT NULL",
+}
+
+
 class SqliteDatabase:
     dialect = Dialect.SQLITE
 
     def __init__(self, url: str) -> None:
         from cron_leader.ledger.sqlite_file import open_file, path_of, translate
 
-        self._path = path_of(url)
+        self.where = path_of(url)
         self._translate = translate
         try:
-            self._connection = open_file(self._path, create=False, busy_s=BUSY_S)
+            self._connection = open_file(self.where, create=False, busy_s=BUSY_S)
         except sqlite3.Error as error:
-            raise translate(error, self._path) from error
+            raise translate(error, self.where) from error
 
     def run(self, text: str, params: Params) -> Sequence[Mapping[str, Any]]:
         values = {name: to_text(value) for name, value in params.items()}
         try:
             return self._connection.execute(text, values).fetchall()
         except sqlite3.Error as error:
-            raise self._translate(error, self._path) from error
+            raise self._translate(error, self.where) from error
 
     def close(self) -> None:
         self._connection.close()
@@ -504,7 +520,7 @@ class PostgresDatabase:
 
         from cron_leader.ledger import pg_dsn, pg_errors
 
-        self._where = pg_dsn.place(url)
+        self.where = pg_dsn.place(url)
         self._errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
         self._translate = pg_errors.translate
         try:
@@ -515,14 +531,14 @@ class PostgresDatabase:
                 row_factory=dict_row,
             )
         except self._errors as error:
-            raise self._translate(error, self._where) from error
+            raise self._translate(error, self.where) from error
 
     def run(self, text: str, params: Params) -> Sequence[Mapping[str, Any]]:
         try:
             cursor = self._connection.execute(text.encode(), params)
             return cursor.fetchall() if cursor.description else []
         except self._errors as error:
-            raise self._translate(error, self._where) from error
+            raise self._translate(error, self.where) from error
 
     def close(self) -> None:
         self._connection.close()

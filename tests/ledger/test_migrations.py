@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from cron_leader.cli import main
 from cron_leader.core.model import Applied, Claim, Taken
 from cron_leader.errors import LedgerNotCommitted, LedgerUnusable
 from cron_leader.ledger import Ledger, migrate, open_ledger
@@ -223,3 +224,30 @@ async def test_a_migration_behind_a_long_transaction_is_given_up_and_leaves_noth
             assert version(url) == NOW
         await migrated(url)
         assert version(url) == NEXT
+
+
+async def test_a_ledger_that_nobody_has_made_is_told_alike_of_either_database(
+    bare_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of an SQLite file that is there, and empty."""
+    (tmp_path / "ledger.db").touch()
+    config = tmp_path / "cron-leader.toml"
+
+    async def told(*words: str, migrate: str = "true") -> tuple[int, list[str]]:
+        config.write_text(
+            f'[ledger]\nurl = "{bare_url}"\nmigrate = {migrate}\n'
+            '[etcd]\nendpoints = ["127.0.0.1:1"]\n'
+            '[[job]]\nname = "digest"\nevery = "1m"\nshell = ":"\n'
+        )
+        code = await asyncio.to_thread(main, [*words, "--config", str(config)])
+        return code, [line for line in capsys.readouterr().err.splitlines() if "ledger" in line]
+
+    why = ("why", "digest", "2026-01-02T03:01:00Z")
+    for words in (("history",), why, ("terms",), ("fence", "show"), ("status",)):
+        code, (line,) = await told(*words)
+        assert code == 3, words
+        assert ": not there yet; the first node makes it (`cron-leader run`), or `" in line
+    _, (line,) = await told("history", migrate="false")
+    assert line.endswith(": not there yet; run `cron-leader db migrate`")
+    assert (await told("db", "migrate"))[0] == 0
+    assert (await told("history"))[0] == 0
