@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cron_leader.core.blackout import Blackout, Hours
 from cron_leader.core.cron import read_cron
-from cron_leader.core.model import Catchup, CommandSpec, Job
+from cron_leader.core.model import Catchup, CommandSpec, Job, Reason
 from cron_leader.core.plan import Agenda, Backlog, backlog
 from cron_leader.core.schedule import (
     Cron,
@@ -123,6 +123,22 @@ def planned(found: Backlog, schedule: Schedule) -> list[datetime]:
     return [*found.due, *(entry.slot.scheduled_for for entry in found.entries), *gaps]
 
 
+def check_pause(
+    found: Backlog,
+    schedule: Schedule,
+    pause: tuple[datetime, datetime] | None,
+    blackout: Blackout | None,
+) -> None:
+    """What is paused is skipped for that, and nothing else is, but that a blackout comes first."""
+    told = {entry.slot.scheduled_for: entry.reason for entry in found.entries}
+    for gap in found.gaps:
+        told |= dict.fromkeys(walk(schedule, gap.first - TICK, gap.last), gap.reason)
+    for at in planned(found, schedule):
+        paused = pause is not None and pause[0] <= at < pause[1]
+        dark = blackout is not None and blackout.until(at) is not None
+        assert (told.get(at) is Reason.PAUSED) == (paused and not dark)
+
+
 @laws
 @given(
     case=cases(),
@@ -130,6 +146,7 @@ def planned(found: Backlog, schedule: Schedule) -> list[datetime]:
     catchup=st.sampled_from(list(Catchup)),
     start_within_s=st.sampled_from([None, 0.0, 1800.0]),
     dark=st.booleans(),
+    paused_h=st.none() | st.tuples(st.integers(-2, 12), st.integers(1, 9)),
 )
 @example(
     case=(Every(HOUR), FIRST),
@@ -137,6 +154,7 @@ def planned(found: Backlog, schedule: Schedule) -> list[datetime]:
     catchup=Catchup.ALL,
     start_within_s=None,
     dark=False,
+    paused_h=(1, 2),
 )
 def test_no_slot_is_left_out_or_doubled_however_time_is_split_and_the_clock_steps(
     case: tuple[Schedule, datetime],
@@ -144,8 +162,11 @@ def test_no_slot_is_left_out_or_doubled_however_time_is_split_and_the_clock_step
     catchup: Catchup,
     start_within_s: float | None,
     dark: bool,
+    paused_h: tuple[int, int] | None,
 ) -> None:
     schedule, start = case
+    from_h, for_h = paused_h or (0, 0)
+    pause = (start + from_h * HOUR, start + (from_h + for_h) * HOUR) if paused_h else None
     hours = Hours(read_cron("0 0 * * *").falls_on, start.time(), (start + HOUR).time())
     job = Job(
         "j",
@@ -161,7 +182,8 @@ def test_no_slot_is_left_out_or_doubled_however_time_is_split_and_the_clock_step
         now += timedelta(seconds=step)
         top = max(top, now)
         for one, since, _ in agenda.pop_due(now):
-            found = backlog(one, since, now, on_time=timedelta(0))
-            assert found == backlog(one, since, now, on_time=timedelta(0))
+            found = backlog(one, since, now, on_time=timedelta(0), pause=pause)
+            assert found == backlog(one, since, now, on_time=timedelta(0), pause=pause)
             seen += planned(found, schedule)
+            check_pause(found, schedule, pause, job.blackout)
     assert sorted(seen) == list(walk(schedule, start, top))
