@@ -10,7 +10,7 @@ import os
 import sqlite3
 import tempfile
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from hypothesis import strategies as st
 
 from cron_leader import fencing
 from cron_leader.core.model import Claim, Entry, Finish, Refused, SlotKey, State, Taken
+from cron_leader.fencing import StaleFence
+from cron_leader.fencing.transaction import Opener
+from tests.fencing.kit import connect, ticket
 from tests.ledger.conftest import EMPTY, MAJORS, _needed
 from tests.ledger.kit import T0, Lab, Leader, finish, put_back, settlement, slot
 from tests.pg_kit import Postgres
@@ -36,6 +39,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("put_back"), st.integers(0, 2)),
     st.tuples(st.just("heartbeat"), st.integers(0, 2)),
     st.tuples(st.just("user"), st.integers(0, 2)),
+    st.tuples(st.just("tick"), st.integers(0, 2), st.booleans()),
     st.tuples(st.just("resend"), st.integers(0, 7)),
 )
 
@@ -60,6 +64,22 @@ OLD_OWNER: list[Any] = [
 """At-least-once: the successor runs the slot again, and the old owner's late finish is refused."""
 
 
+OWN_RUN: list[Any] = [
+    ("claim", 0, 0, None),
+    ("tick", 0, False),
+    ("tick", 0, True),
+    ("finish", 0, State.DUE),
+    ("tick", 0, False),
+    ("claim", 0, 1, None),
+    ("finish", 0, State.DUE),
+    ("tick", 0, False),
+    ("claim", 0, 1, 1),
+    ("tick", 1, True),
+    ("tick", 0, True),
+]
+"""A run writes until its success, or its end, is recorded; then no more under the same fence."""
+
+
 @dataclass
 class World:
     """Leaders by age, all that was ever sent, and what the ledger has accepted."""
@@ -71,6 +91,7 @@ class World:
     finals: dict[SlotKey, str] = field(default_factory=dict)
     known: set[SlotKey] = field(default_factory=set)
     won: list[tuple[Leader, Claim, int]] = field(default_factory=list)
+    effects: int = 0
 
     async def act(self, action: tuple[Any, ...]) -> None:
         match action:
@@ -91,9 +112,23 @@ class World:
                 leader = self._leader(age)
                 accepted = await asyncio.to_thread(_user_write, self.lab.url, leader)
                 assert accepted == (leader is self.leaders[-1])
+            case ("tick", which, final) if self.won:
+                await self._tick(*self.won[-1 - which % len(self.won)], final=final)
             case ("resend", which) if self.sent:
                 await self.send(*self.sent[-1 - which % len(self.sent)])
         self.check()
+
+    async def _tick(self, leader: Leader, claim: Claim, attempt: int, *, final: bool) -> None:
+        """A run's own transaction: accepted while its leader is the newest and its run goes on."""
+        row = self.lab.slot(claim.slot)
+        assert row is not None
+        goes_on = (row.state, row.attempt, row.run_id) == ("running", attempt, claim.run_id)
+        held = replace(ticket(self.lab, leader, claim), attempt=attempt)
+        accepted = await asyncio.to_thread(_kit_write, Opener(held), final)
+        assert accepted == (goes_on and leader is self.leaders[-1])
+        self.effects += accepted
+        if accepted and final:
+            assert self.lab.states()[claim.slot] == "succeeded"
 
     async def _rise(self) -> None:
         leader = await self.lab.leader(f"n{len(self.leaders)}")
@@ -133,6 +168,8 @@ class World:
             if state in DONE:
                 assert self.finals.setdefault(key, state) == state
             assert key not in self.finals or self.finals[key] == state
+        with closing(connect(self.lab.url)) as db:
+            assert db.execute("SELECT count(*) FROM kit_effects").fetchone()[0] == self.effects
         for row in reader.slots():
             assert row.state in DONE or row.fence == self.leaders[-1].fence
 
@@ -162,6 +199,16 @@ def _user_write(url: str, leader: Leader) -> bool:
         return True
 
 
+def _kit_write(open_: Opener, final: bool) -> bool:
+    """The kit's transaction; whether it committed."""
+    try:
+        with open_(final=final, isolation="read committed") as db:
+            db.execute("INSERT INTO kit_effects VALUES (1)")
+    except StaleFence:
+        return False
+    return True
+
+
 def _finish(claim: Claim, attempt: int, state: State) -> Finish:
     attempt_state = State.CANCELLED if state is State.DUE else state
     return finish(claim, attempt, state, attempt_state=attempt_state)
@@ -170,12 +217,17 @@ def _finish(claim: Claim, attempt: int, state: State) -> Finish:
 async def _play(url: str, actions: list[Any]) -> None:
     async with AsyncExitStack() as stack:
         world = World(Lab(url, stack))
+        await world.lab.ledger()  # which is made now, and the user's table in it
+        with closing(connect(url)) as db:
+            db.execute("DROP TABLE IF EXISTS kit_effects")
+            db.execute("CREATE TABLE kit_effects (n integer)")
         for action in [("raise",), *actions]:
             await world.act(action)
 
 
 @settings(_always, max_examples=20)
 @example(OLD_OWNER)
+@example(OWN_RUN)
 @given(st.lists(ACTIONS, min_size=4, max_size=14))
 def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +237,7 @@ def test_any_order_of_leaders_keeps_the_promises_on_sqlite(actions: list[Any]) -
 @pytest.mark.parametrize("major", MAJORS)
 @settings(_always, max_examples=4)
 @example(actions=OLD_OWNER)
+@example(actions=OWN_RUN)
 @given(actions=st.lists(ACTIONS, min_size=4, max_size=12))
 def test_any_order_of_leaders_keeps_the_promises_on_postgres(
     servers: dict[int, Postgres],
