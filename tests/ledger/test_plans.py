@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -14,7 +15,7 @@ from cron_leader.core.model import State
 from cron_leader.ledger import retention
 from cron_leader.ledger.migrate import migration_sql
 from cron_leader.ledger.retention import Kept, Surplus
-from cron_leader.ledger.sql import Dialect, queries, to_text
+from cron_leader.ledger.sql import Dialect, queries, to_array, to_text
 from cron_leader.ledger.views import Reader, Wanted, open_reader
 from cron_leader.upkeep import YOUNGEST
 from tests import pg_kit
@@ -132,6 +133,20 @@ def _read(query: str, params: Any) -> Callable[[Reader], object]:
     )
 
 
+def _trim(query: str) -> Callable[[Reader], object]:
+    """Ten rows that there are not."""
+    keys = [(f"gone-{n}", T0, "") for n in range(10)]
+
+    def look(reader: Reader) -> object:
+        known = queries(reader._database.dialect)[query]
+        columns = zip(known.columns, zip(*keys, strict=True), strict=True)
+        batch = json.dumps([[to_text(value) for value in key] for key in keys])
+        arrays = {name: to_array(values) for name, values in columns}
+        return reader._database.run(known.text, {**arrays, "batch": batch})
+
+    return look
+
+
 LOOKS: dict[str, Callable[[Reader], object]] = {
     "history": lambda r: r.history(Wanted(), limit=20),
     "history of a job": lambda r: r.history(Wanted(job="job-7"), limit=20),
@@ -153,6 +168,8 @@ LOOKS: dict[str, Callable[[Reader], object]] = {
     "expired slots of a job": _read(
         *retention.expired(ELECTION, Kept.SLOTS, T0 - YOUNGEST, Surplus("job-7", OLD))
     ),
+    "slots to trim": _trim("trim_slots"),
+    "attempts to trim": _trim("trim_attempts"),
     "surplus": _read(*retention.surplus(ELECTION, "", 100)),
 }
 
