@@ -30,7 +30,7 @@ def _tests(canary: Canary) -> str:
 
 def _checks(canary: Canary | None, simulated: SimCanary | None) -> str:
     found = []
-    if simulated is not None:
+    if simulated is not None and simulated.seed is not None:
         drawn = f" of {', '.join(simulated.faults)}" if simulated.faults else ""
         found.append(f"sim, seed {simulated.seed}{drawn}: {simulated.law}")
     if canary is not None and canary.scenarios:
