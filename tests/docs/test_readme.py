@@ -17,6 +17,7 @@ from cron_leader import events
 from cron_leader.cli.app import app
 from cron_leader.config import load, options, schema
 from cron_leader.core.gate import CloseReason
+from cron_leader.core.model import Reason, State
 from cron_leader.core.standing import EndReason
 from cron_leader.etcd.embedded import EmbeddedEtcd
 from tests.docs import options_table
@@ -120,6 +121,16 @@ def test_every_reason_of_the_core_is_in_the_operations_page() -> None:
     for event, reasons in (("term.ended", EndReason), ("gate.closed", CloseReason)):
         (row,) = re.findall(rf"^\|.*`{event}` \|.*`reason`: ([^|;]*)", page, re.MULTILINE)
         assert {word.strip() for word in row.split(",")} == set(reasons), event
+
+
+def test_every_state_and_reason_of_a_slot_is_in_the_guide() -> None:
+    page = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+    section = page.partition("# What became of a slot\n")[2].partition("\n#")[0]
+    rows = re.findall(r"^\| ([a-z_, ]+) \| ([a-z_ ]*)\| ", section, re.MULTILINE)
+    states = {state for states, _ in rows for state in states.split(", ")}
+    assert states - {"state"} == set(State)
+    reasons = {reason.strip() for _, reason in rows} - {"", "reason"}
+    assert reasons == set(Reason) - {Reason.OPERATOR}, "operator is kept for a later release"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
