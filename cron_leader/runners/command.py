@@ -19,11 +19,10 @@ from pathlib import Path
 from cron_leader.core.model import CommandSpec, Run, ShellSpec
 from cron_leader.runners.child import Child, Control, plumbing
 from cron_leader.runners.context import Context, environment, for_interpreter
-from cron_leader.runners.demand import Demand
+from cron_leader.runners.demand import STOCK_AFTER_S, Demand
 from cron_leader.runners.needs import bounds
 
 _WRAPPER = str(Path(__file__).with_name("wrapper.py"))
-_STOCK_AFTER_S = 0.05  # starting a process stops the loop for 1-3 ms: not while runs are starting
 _STOCK_NEXT_S = 0.02  # and the loop gets its turn between two
 
 
@@ -50,14 +49,14 @@ class Wrappers:
         """Whether the node leads. Cheap; to be told often, for what is wanted changes with time."""
         self._leading = leading
         if self._needed and len(self._spares) != self._wanted():
-            self._stock_after(_STOCK_AFTER_S)
+            self._stock_after(STOCK_AFTER_S)
 
     async def spawn(self, run: Run) -> Child:
         """A spare, or a new wrapper. Raises OSError."""
         self._needed = True
         self._asked += 1
         child = self._take()
-        self._stock_after(_STOCK_AFTER_S)
+        self._stock_after(STOCK_AFTER_S)
         if child is None:
             async with self._starting:  # many at once: the loop gets its turn after each
                 await asyncio.sleep(0)

@@ -1,9 +1,13 @@
-"""How many wrappers to keep started ahead: as many as the largest batch seen lately needed.
+"""How many processes to keep started ahead: as many as the largest batch seen lately needed.
 
-A run that finds no spare waits 10-20 ms for an interpreter to start; a spare costs a few megabytes.
+A run that finds no spare waits 10-20 ms for an interpreter to start, or 1-2 for the job host to
+fork; a spare costs a few megabytes.
 """
 
 from __future__ import annotations
+
+STOCK_AFTER_S = 0.05
+"""Starting a process stops the loop for 1-3 ms: not while runs are starting."""
 
 LEAST, MOST = 2, 8
 """Bounds on the spares of a leader; of a batch larger than MOST the rest start cold."""

@@ -75,6 +75,7 @@ class Runners:
         """Whether runs are to be expected: a leader has more processes stand ready. To be told
         often; it costs nothing."""
         self._wrappers.lead(leading)
+        self._python.lead(leading)
 
     def prepare(self, run: Run) -> None:
         """Have a process ready and registered: Prepared, or NotStarted (and SupervisorSilent)."""

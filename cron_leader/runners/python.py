@@ -13,10 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from cron_leader.errors import ConfigError
 from cron_leader.events import timestamp
 from cron_leader.runners.child import CannotStart, Child, Control, plumbing, shell_code
 from cron_leader.runners.context import Context, environment, for_interpreter
+from cron_leader.runners.demand import STOCK_AFTER_S, Demand
 from cron_leader.runners.exits import watch_exit
 from cron_leader.runners.host import host_argv
 from cron_leader.runners.needs import bounds
@@ -127,6 +130,8 @@ class JobHost:
         self.died = asyncio.Event()
         self._socket = ours
         self._children: dict[str, Child] = {}
+        self._spares: deque[Child] = deque()
+        self._numbers = count(1)
         self._answers: dict[str, asyncio.Future[Any]] = {}
         self._exited = asyncio.Event()
         self._unwatch = watch_exit(self._process.pid, self._exited.set)
@@ -141,13 +146,48 @@ class JobHost:
         return dict(answer)
 
     async def spawn(self, run: Run) -> Child:
-        """A process that waits for "go". Raises CannotStart or OSError."""
-        run_id, fresh = run.run_id, run.job.user is not None
+        """A process that waits for "go": one that stands ready, if there is one. Raises CannotStart
+        or OSError."""
+        fresh = run.job.user is not None
+        spare = None if fresh else await self._take()
+        return spare or await self._fork(run.run_id, fresh=fresh)
+
+    async def stock(self, wanted: int) -> None:
+        """Have so many processes stand ready, or as many as can be had."""
+        while len(self._spares) > wanted:
+            await self._discard(self._spares.pop())
+        with suppress(CannotStart, OSError):
+            while len(self._spares) < wanted and not self.dying:
+                self._spares.append(await self._fork(f"spare {next(self._numbers)}", fresh=False))
+
+    @property
+    def spares(self) -> int:
+        """How many stand ready."""
+        return len(self._spares)
+
+    async def _take(self) -> Child | None:
+        """The oldest spare that is alive."""
+        while self._spares:
+            child = self._spares.popleft()
+            if not child.exited.is_set():
+                return child
+            await self._discard(child)
+        return None
+
+    async def _discard(self, child: Child) -> None:
+        child.signal(signal.SIGKILL)
+        try:
+            await child.bury()
+        finally:
+            _let_go(child)
+
+    async def _fork(self, key: str, *, fresh: bool) -> Child:
+        """key: what the host is to know it by."""
         ours, theirs, read, write = plumbing()
         control = Control(ours)
         try:
             with closing(theirs):
-                message = {"op": "run", "run": run_id, "fresh": fresh}
+                message = {"op": "run", "run": key, "fresh": fresh}
                 self._send(message, [theirs.fileno(), write])
             pid = await self._ready(control)
         except BaseException:
@@ -156,8 +196,7 @@ class JobHost:
             raise
         finally:
             os.close(write)
-        child = Child(pid, control, read, lambda: self._reap(run_id))
-        self._children[run_id] = child
+        child = self._children[key] = Child(pid, control, read, lambda: self._reap(key))
         return child
 
     def death(self) -> str:
@@ -267,6 +306,8 @@ class JobHost:
         self._process.wait()
         self._unwatch()
         self._socket.close()
+        while self._spares:
+            _let_go(self._spares.pop())
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_result(None)
@@ -274,7 +315,8 @@ class JobHost:
 
 
 class PythonRuns:
-    """The source of python runs: keeps a job host alive."""
+    """The source of python runs: keeps a job host alive, and while the node leads as many processes
+    forked ahead as the largest batch seen lately needed: a fork takes a millisecond or two."""
 
     def __init__(self, context: Context, modules: Sequence[str], base: Path) -> None:
         self._context = context
@@ -284,6 +326,17 @@ class PythonRuns:
         self._loaded = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_death = "the job host died"
+        self._demand = Demand(context.clock.boot_ns())
+        self._asked = 0  # runs since the stock was last looked at
+        self._leading = False
+        self._stocking: asyncio.TimerHandle | asyncio.Task[None] | None = None
+
+    def lead(self, leading: bool) -> None:
+        """Whether the node leads. Cheap; to be told often, for what is wanted changes with time."""
+        self._leading = leading
+        host = self._host if self._loaded.is_set() else None
+        if host is not None and self._stocking is None and host.spares != self._wanted():
+            self._stock_later()
 
     async def start(self, targets: Sequence[str]) -> None:
         """Start the host; returns when it has imported what it could, or has failed to once."""
@@ -297,6 +350,7 @@ class PythonRuns:
 
         Raises CannotStart or OSError.
         """
+        self._asked += 1
         host = await self._ready_host()
         try:
             return await host.spawn(run)
@@ -341,6 +395,25 @@ class PythonRuns:
             "run_id": run.run_id,
         }
 
+    def _wanted(self) -> int:
+        return self._demand.spares(self._context.clock.boot_ns()) if self._leading else 0
+
+    def _stock_later(self) -> None:
+        """Not while runs are starting."""
+        self._stocking = asyncio.get_running_loop().call_later(STOCK_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._demand.batch(self._asked, self._context.clock.boot_ns())
+        self._asked = 0
+        self._stocking = asyncio.get_running_loop().create_task(self._stock())
+
+    async def _stock(self) -> None:
+        try:
+            if self._host is not None and self._loaded.is_set():
+                await self._host.stock(self._wanted())
+        finally:
+            self._stocking = None
+
     async def _ready_host(self) -> JobHost:
         try:
             async with asyncio.timeout(_START_S):
@@ -353,6 +426,8 @@ class PythonRuns:
 
     async def close(self) -> None:
         """Idempotent."""
+        if self._stocking is not None:
+            self._stocking.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
@@ -377,6 +452,12 @@ class PythonRuns:
                 await self._host.died.wait()
                 self._last_death = self._host.death()
             self._loaded.clear()
+
+
+def _let_go(child: Child) -> None:
+    """Nothing of a spare stays with us."""
+    child.let_go()
+    os.close(child.output)
 
 
 def _work(run: Run, environ: Mapping[str, str]) -> Mapping[str, object]:
