@@ -12,8 +12,8 @@ one() { # name|holds or FAILS|flags of cpp
   IFS='|' read -r name want flags <<<"$1"
   cd "$(mktemp -d "$WORK/XXXX")" || return
   eval "set -- $flags"
-  [ "$want" = FAILS ] && opt=-O0 # soon found: compiling takes longer than the search
-  for s in 1 2 3 4 5 6 7 8 9 10; do
+  case "$want $flags" in FAILS* | *TERMS=1*) opt=-O0 ;; esac # compiling takes longer than the search
+  for s in 1 2 3 4 5 6 7 8 9 10 11 12; do
     case " $* " in *" -DS$s=1 "*) ;; *) on="$on -DS$s=0" ;; esac
   done
   # shellcheck disable=SC2086

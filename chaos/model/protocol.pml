@@ -2,7 +2,7 @@
  *  default   ledger transactions under ANY timing: a lease may expire at any moment, every process may freeze
  *            between any two steps, any reply may be lost, any COMMIT may land late:  all but S3
  *  -DTIMED   lease TTL ticks, send-anchored deadline, drift, etcd leader change; the watch tells nobody: S3 S5
- * -DTXN, -DBACK, -DWORD add what is off by default. Sn=1 switches a property's assertion on. spin also checks that nothing deadlocks. */
+ * -DTXN, -DBACK, -DORDERS, -DWORD add what is off by default. Sn=1 switches a property's assertion on. spin also checks that nothing deadlocks. */
 #ifndef TERMS
 #define TERMS 3                 /* terms (= leases, election keys) begun in the whole run */
 #endif
@@ -44,10 +44,29 @@ byte L, Ltid, Lnode, off;       /* the committed fence row: fence, term nonce, n
 #define LOSSY 1                 /* 0: every reply arrives, every COMMIT succeeds */
 #endif
 #ifndef BACK
-#define BACK 0                  /* 1: once, the ledger loses its end: an earlier state of it comes back, of a term that is over */
+#define BACK 0                  /* 1: once, the ledger loses its end: an earlier state of it comes back, of a term that is over;
+                                   2: SQLite: all nodes lose power once, and the ledger what was not on disk */
+#endif
+#ifndef FULL                    /* ... commits that wait for the disk: all but a raise */
+#define FULL (k != RAISE)
+#endif
+#ifndef SKIP
+#define SKIP 0                  /* 1: the operator answers a ledger that went back: go on, and run nothing of what it may have lost */
+#endif
+#ifndef STILL                   /* ... the loss stays open in the fence row, raise after raise, until a term has settled */
+#define STILL loss
+#endif
+#ifndef PASSES                  /* ... a settlement then ends the slot, whatever waits there */
+#define PASSES loss
+#endif
+#ifndef ORDERS
+#define ORDERS 0                /* operators' orders: 1: one, whose slot has no other origin; 2: a pause, then its resume */
+#endif
+#ifndef OFITS                   /* ... are carried out by the transaction that answers them, unless they are answered */
+#define OFITS (answered < a)
 #endif
 #ifndef LEAST                   /* a raise takes no ledger that shows less than etcd remembers (a raise's request field a) */
-#define LEAST (!BACK || L >= a)
+#define LEAST (!BACK || SKIP || L >= a)
 #endif
 #ifndef KEYED                   /* etcd remembers a raise some time after the gate opened, if the key of that term still stands */
 #define KEYED(j) key[j] == pend[j]
@@ -101,6 +120,7 @@ byte L, Ltid, Lnode, off;       /* the committed fence row: fence, term nonce, n
 #define REDO (MUT == 16)        /* at-most-once 'running' rows made due */
 #define KEEPATT (MUT == 11)     /* the claim of an existing row keeps its attempt */
 #define LOWATT (MUT == 12)      /* the put-back takes the attempt back */
+#define APART (MUT == 17)       /* an order is answered in one transaction, and carried out in another */
 #define SURE (MUT == 13 || sr == rid[i] && st == RUN)  /* a lost COMMIT reply of a claim counts as applied when ... */
 #define NONE 0
 #define RUN 1
@@ -108,7 +128,7 @@ byte L, Ltid, Lnode, off;       /* the committed fence row: fence, term nonce, n
 #define DONE 3                  /* any final state */
 #define DUE 4
 #define GAP 5                   /* no row: covered by a gap row */
-mtype = { RAISE, SWEEP, CLAIM, PUT, FIN, TX, OK, ZERO, REFUSED, UNC, LEAVE };
+mtype = { RAISE, SWEEP, CLAIM, PUT, FIN, TX, ORD, OK, ZERO, REFUSED, UNC, LEAVE };
 chan rq[2*N] = [1] of { mtype, byte, byte, byte, byte, byte };  /* kind fence tid attempt run_id outcome */
 chan rp[2*N] = [1] of { mtype };
 bit busy[2*N], gone[2*N];       /* connection in use; its client stopped listening */
@@ -117,40 +137,50 @@ byte st, sf, sa, sr;            /* the slot: state fence attempt run_id */
 byte rid[N];                    /* the run_id a node is busy with: 4 * term + claim, 4 * term while it has none */
 byte rec, recHi, pend[N];       /* etcd: the fence remembered, the highest ever; what a node has it remember next */
 bit snap, back; byte bL, bTid, bNode, bst, bsf, bsa, bsr; /* the ledger's earlier state */
+#define KEEP bL = L; bTid = Ltid; bNode = Lnode; bst = st; bsf = sf; bsa = sa; bsr = sr
+#define FORGET back = 1; L = bL; Ltid = bTid; Lnode = bNode; st = bst; sf = bsf; sa = bsa; sr = bsr; bL = 0; bTid = 0; bNode = 0; bst = 0; bsf = 0; bsa = 0; bsr = 0
+bit loss;                       /* in the fence row: some of what was acknowledged may be gone */
+byte asked, answered; bit paused; /* orders so far */
 byte eff;                       /* ghost: effects committed by the slot's runs */
 byte hi, claimTid, hiGate, swept, execs[8], out; /* ghosts: highest fence raised; last term to raise; highest gate; highest sweep; the run last started, 0 once recorded as failed */
-#define FREE if :: held && ex -> ex = 0 :: held && !ex -> sh-- :: !held fi; held = 0
-#define BYE(x) if :: gone[c] -> gone[c] = 0 :: !gone[c] -> rp[c]!x fi; busy[c] = 0; k = 0; f = 0; t = 0; a = 0; r = 0; o = 0; g = 0; goto end
-#define BYEDONE FREE; if :: BYE(OK) :: LOSSY -> BYE(UNC) fi
-#define RAISED L = f; Ltid = t; Lnode = c/2; claimTid = t; if :: f > hi -> hi = f :: else fi
+#define RAISED if :: SKIP -> loss = (STILL || L < a) :: else fi; L = f; Ltid = t; Lnode = c/2; claimTid = t; if :: f > hi -> hi = f :: else fi
 #define ACCEPT if :: CLAIMLESS && f > L -> RAISED :: else fi; assert(!S1 || (f >= hi && f >= hiGate && t == claimTid))
 #define OVER (st == DONE || st == GAP)
 #define WRITTEN assert(!S4 || st == NONE || OVER || sf >= hi); assert(!S8 || st == NONE || OVER || sf >= swept)
 #define CFITS ((NOCAS || sa == a-1) && (st == NONE || st == GAP || READY && sf == f))
 #define PFITS (st == RUN && (NOCAS || sa == a && sr == r))
 proctype Conn(byte c) {         /* one database backend: own pace; may die before COMMIT (also: server-side timeouts) */
-  mtype k; byte f, t, a, r, o; bit g, held;
+  mtype k, w; byte f, t, a, r, o; bit g, held;
 end: atomic { rq[c]?k, f, t, a, r, o -> if
        :: k == RAISE -> !ex && sh == 0 -> ex = 1; held = 1; g = (UP) && LEAST
        :: k != RAISE && UNGUARDED -> g = 1
        :: k != RAISE && !(UNGUARDED) -> LOCK
        fi };
   atomic { if                                                      /* COMMIT, or not */
-    :: k == RAISE && g -> RAISED; BYEDONE
-    :: k == RAISE && !g -> FREE; BYE(ZERO)
-    :: k != RAISE && !g -> FREE; BYE(REFUSED)
-    :: k == SWEEP && g && FRESH -> ACCEPT; if :: f > swept -> swept = f :: else fi; if
-       :: UNFIN && ROWF -> assert(!S6 || !OVER); if :: ENDS || st == DONE -> assert(!S8 || st == RUN || st == DONE); if :: ALO || REDO -> st = DUE :: !REDO -> st = DONE fi :: else fi; sf = f
-       :: !(UNFIN && ROWF) && o && (st == NONE || st == GAP && o == DUE) -> assert(!S6 || !OVER); st = o; sf = f
-       :: else fi; WRITTEN; BYEDONE
-    :: k == CLAIM && g && CFITS -> ACCEPT; assert(!S6 || !OVER); assert(!S7 || rid[c/2]/4 != r/4 || rid[c/2] == r);
-       if :: !(KEEPATT && st != NONE) -> sa++ :: else fi; st = RUN; sf = f; sr = r; WRITTEN; BYEDONE
-    :: k == PUT && g && PFITS -> ACCEPT; st = DUE; if :: LOWATT -> sa-- :: else fi; WRITTEN; BYEDONE
-    :: k == FIN && g && PFITS -> ACCEPT; st = o; if :: o == RETRY && out == r -> out = 0 :: else fi; WRITTEN; BYEDONE
-    :: k == TX && g && TXFITS -> ACCEPT; eff++; assert(!S10 || eff <= 1); TXENDS; WRITTEN; BYEDONE
-    :: g && (k == TX && !(TXFITS) || k == SWEEP && !FRESH || k == CLAIM && !CFITS || (k == PUT || k == FIN) && !PFITS) -> FREE; BYE(ZERO)
-    :: LOSSY && g -> FREE; BYE(UNC)
-    fi } }
+    :: k == RAISE && g -> RAISED; w = OK
+    :: k == RAISE && !g -> assert(!S11 || L >= a); w = ZERO
+    :: k != RAISE && !g -> w = REFUSED
+    :: k == SWEEP && g && FRESH -> if :: f > swept -> swept = f :: else fi; if
+       :: SKIP && PASSES -> st = DONE; sf = f
+       :: !(SKIP && PASSES) && UNFIN && ROWF -> assert(!S6 || !OVER); if :: ENDS || st == DONE -> assert(!S8 || st == RUN || st == DONE); if :: ALO || REDO -> st = DUE :: !REDO -> st = DONE fi :: else fi; sf = f
+       :: !(SKIP && PASSES) && !(UNFIN && ROWF) && o && (st == NONE || st == GAP && o == DUE) -> assert(!S6 || !OVER); st = o; sf = f
+       :: else fi; loss = 0; w = OK
+    :: k == CLAIM && g && CFITS -> assert(!S6 || !OVER); assert(!S7 || rid[c/2]/4 != r/4 || rid[c/2] == r);
+       if :: !(KEEPATT && st != NONE) -> sa++ :: else fi; st = RUN; sf = f; sr = r; w = OK
+    :: k == PUT && g && PFITS -> st = DUE; if :: LOWATT -> sa-- :: else fi; w = OK
+    :: k == FIN && g && PFITS -> st = o; if :: o == RETRY && out == r -> out = 0 :: else fi; w = OK
+    :: k == ORD && g && (OFITS || o == 2) -> if :: o != 1 && ORDERS == 1 -> assert(!S6 || !OVER); st = DUE; sf = f :: o != 1 && ORDERS == 2 -> paused = (a == 1) :: else fi;
+       if :: a > answered -> answered = a :: else fi; assert(!S12 || ORDERS != 2 || paused == (answered == 1)); w = OK
+    :: k == TX && g && TXFITS -> eff++; assert(!S10 || eff <= 1); TXENDS; w = OK
+    :: g && (k == ORD && !(OFITS || o == 2) || k == TX && !(TXFITS) || k == SWEEP && !FRESH || k == CLAIM && !CFITS || (k == PUT || k == FIN) && !PFITS) -> w = ZERO
+    :: LOSSY && g -> w = UNC
+    fi;
+    if :: w == OK && k != RAISE -> ACCEPT; WRITTEN :: else fi;
+    if :: w == OK && BACK == 2 && FULL && !back -> KEEP :: else fi;
+    if :: w == OK && LOSSY -> w = UNC :: skip fi;                  /* done, and the reply is lost */
+    if :: held && ex -> ex = 0 :: held && !ex -> sh-- :: !held fi; held = 0;
+    if :: gone[c] -> gone[c] = 0 :: !gone[c] -> rp[c]!w fi; busy[c] = 0;
+    k = 0; f = 0; t = 0; a = 0; r = 0; o = 0; g = 0; w = 0; goto end } }
 /* Node steps run from one reply to the next request: every delay in between is covered by the reply lying unread. */
 inline ask(kk, oo) { if :: !busy[2*i] -> c = 2*i :: busy[2*i] && !busy[2*i+1] -> c = 2*i+1 fi; busy[c] = 1; rq[c]!kk,f,t,a,rid[i],oo; x = 0 }
 inline answer() { if            /* a reply; or stop waiting; or the term is over: watch, deadline, an error, a signal */
@@ -158,7 +188,7 @@ inline answer() { if            /* a reply; or stop waiting; or the term is over
   :: empty(rp[c]) && tmo < TMO -> tmo++; gone[c] = 1; x = UNC
   :: empty(rp[c]) -> gone[c] = 1; x = LEAVE
   fi; c = 0 }
-#define NOW if :: want = NONE :: !LEAN -> want = DUE :: RESWEEP -> want = GAP fi   /* what the sweep writes where no row is: not yet due; due; missed */
+#define NOW if :: want = NONE :: !LEAN && ORDERS != 1 -> want = DUE :: RESWEEP -> want = GAP fi   /* what the sweep writes where no row is: not yet due; due; missed */
 proctype Node(byte i) {
   byte f, t, c, a, n, tmo, want; bit look; mtype x;
 again: atomic { f = 0; t = 0; c = 0; a = 0; n = 0; tmo = 0; want = 0; look = 0; x = 0; rid[i] = 0;
@@ -181,7 +211,8 @@ settle: ask(SWEEP, want) };
     fi;
 gate: a = 0; want = 0; if :: BACK -> pend[i] = f :: else fi; if :: f > hiGate -> hiGate = f :: else fi };            /* the gate opens */
 more: atomic { rid[i] = 4*t; assert(!S7 || !(st == RUN && sf == f));           /* 'running' here, run by nobody */
-    if :: n < OPS && !OVER -> n++; rid[i] = 4*t + n; a = sa + 1 :: goto lost fi;
+    assert(!S12 || ORDERS != 1 || !answered || st != NONE);                    /* answered, and not carried out */
+    if :: n < OPS && !OVER && (ORDERS != 1 || st != NONE) -> n++; rid[i] = 4*t + n; a = sa + 1 :: goto lost :: answered < asked -> a = answered + 1; want = (APART -> 1 : 0); goto order fi;
 slot: ask(CLAIM, 0) };
   atomic { answer(); if
     :: x == OK
@@ -213,6 +244,13 @@ fin: ask(FIN, want) };
     :: x == OK || x == ZERO -> want = 0; look = 0; goto more
     :: x == REFUSED || x == LEAVE -> goto lost
     fi };
+order: atomic { ask(ORD, want) };
+  atomic { answer(); if
+    :: x == UNC -> goto order
+    :: (x == OK || x == ZERO) && want != 1 -> want = 0; goto more
+    :: (x == OK || x == ZERO) && want == 1 -> want = 2; goto order
+    :: x == REFUSED || x == LEAVE -> goto lost
+    fi };
 put: atomic { ask(PUT, 0) };
   atomic { answer(); if
     :: x == UNC -> goto put
@@ -221,6 +259,7 @@ put: atomic { ask(PUT, 0) };
     fi };
 lost: atomic { rid[i] = 0; if :: MYKEY -> GONE(i) :: else fi; goto again };
 quit: skip }
+#define IDLE !(busy[0] || busy[1] || busy[2] || busy[3])
 proctype Env() { bit restored;  /* leases expire whenever they like; nobody is told */
 end: do
   :: atomic { key[0] && key[1] -> GONE(0) }                                            /* (before there is another key, nobody can tell) */
@@ -228,9 +267,10 @@ end: do
   :: atomic { HIST && !restored && rev > 0 -> restored = 1; rev = 0; GONE(0); GONE(1) }
   :: atomic { BACK && pend[0] -> PUTREC(0) }
   :: atomic { BACK && pend[1] -> PUTREC(1) }
-  :: atomic { BACK && !snap && L && st == NONE -> snap = 1; bL = L; bTid = Ltid; bNode = Lnode; bst = st; bsf = sf; bsa = sa; bsr = sr }
-  :: atomic { BACK && snap && !back && LOST && PASSED(0) && PASSED(1) && !(busy[0] || busy[1] || busy[2] || busy[3])
-     -> back = 1; L = bL; Ltid = bTid; Lnode = bNode; st = bst; sf = bsf; sa = bsa; sr = bsr; bL = 0; bTid = 0; bNode = 0; bst = 0; bsf = 0; bsa = 0; bsr = 0 }
+  :: atomic { BACK == 1 && !snap && (L || SKIP) && (st == NONE || SKIP && st == DUE) -> snap = 1; KEEP }
+  :: atomic { BACK == 1 && snap && !back && LOST && PASSED(0) && PASSED(1) && IDLE -> FORGET }
+  :: atomic { BACK == 2 && !back && !rid[0] && !rid[1] && IDLE -> FORGET }
+  :: atomic { asked < ORDERS -> asked++ }
   :: atomic { HIST == 2 && restored && !off && L -> off = L }
   od }
 init { byte i; atomic { do :: i < 2*N -> run Conn(i); i++ :: else -> break od; i = 0;
