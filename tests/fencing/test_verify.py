@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from cron_leader.cli import main
@@ -141,6 +143,36 @@ def test_ddl_for_what_is_no_name_is_bad_usage_told_in_one_line(
     (told,) = said.err.splitlines()
     assert told.startswith("error: fence ddl: ")
     assert "is no name" in told
+
+
+async def test_a_quoted_and_qualified_table_is_fenced_and_a_row_without_a_fence_refused_there(
+    lab: Lab, config: list[str], capsys: Any, thread: Any
+) -> None:
+    """A name that would inject SQL, were it not quoted."""
+    fence = await raised(lab)
+    odd = ("main." if lab.is_sqlite else "public.") + '"Kit; DROP TABLE ""x"" --"'
+    ddl = ["fence", "ddl", odd, "--trigger", "--key", 'Per "day"', "--json", *config]
+    with connect(lab.url) as user:
+        try:
+            user.execute(f'CREATE TABLE {odd} ("Per ""day""" text)')
+            capsys.readouterr()
+            assert await thread(main, ddl) == 0
+            for statement in json.loads(capsys.readouterr().out)["statements"]:
+                user.execute(statement)
+            user.execute(f"INSERT INTO {odd} VALUES ('mon', {fence})")
+            for statement in (
+                f"INSERT INTO {odd} VALUES ('tue', NULL)",
+                f"UPDATE {odd} SET fence = NULL",
+                f"INSERT INTO {odd} VALUES ('mon', {fence})",
+            ):
+                with pytest.raises((sqlite3.IntegrityError, psycopg.errors.Error)):
+                    user.execute(statement)
+            assert await thread(main, ["fence", "verify", odd, *config]) == 0
+            assert user.execute(f"SELECT * FROM {odd}").fetchall() == [("mon", fence)]
+        finally:
+            user.execute(f"DROP TABLE IF EXISTS {odd}")
+            if not lab.is_sqlite:
+                user.execute("DROP FUNCTION IF EXISTS cron_leader_fenced()")
 
 
 INSERT_OPEN = {
