@@ -13,9 +13,11 @@ PYTEST = $(BIN)/python -m pytest
 # Modules are compiled once and not at each start, whatever the caller's environment says.
 COMPILED = env -u PYTHONDONTWRITEBYTECODE
 
-# The scenarios need root and network namespaces: `make chaos`. CI runs both: TESTS=tests.
-SCENARIOS = tests/chaos/test_scenarios.py
-TESTS = tests --ignore=$(SCENARIOS)
+# These need root and network namespaces: `make scenarios`. CI runs both: TESTS=tests.
+SCENARIOS = tests/chaos/test_scenarios.py tests/chaos/test_netns.py
+TESTS = tests $(SCENARIOS:%=--ignore=%)
+# Where `make chaos` breaks a fleet: in namespaces as root, else behind proxies of its own.
+WORLD = $(if $(filter 0,$(shell id -u)),netns,proc)
 PYTEST_ARGS =
 # Most tests wait most of the time: for a lease to end, for a process to start. WORKERS=0: in turn.
 WORKERS = 3
@@ -27,7 +29,7 @@ SEEDS = 500
 WITHIN = 75
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test lint options bench bench-full chaos sim model clean
+.PHONY: help demo test lint options bench bench-full chaos scenarios sim model clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -52,8 +54,11 @@ bench: $(VENV)/.test ## the figures of the README, measured here
 bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root), ten million slots
 	@$(COMPILED) $(BIN)/python -m bench --freezes 50 --cuts 40 --rows 10000000 $(BENCH_ARGS)
 
-chaos: $(VENV)/.test ## lease-stall, split-brain, one-way in network namespaces (root)
-	$(PYTEST) $(SCENARIOS) $(PYTEST_ARGS)
+chaos: $(VENV)/.test ## a minute of faults to a real fleet, a verdict, a drawing; SEED=7 for others
+	@$(COMPILED) $(BIN)/python -m chaos run --world $(WORLD) --seed $(SEED) $(CHAOS_ARGS)
+
+scenarios: $(VENV)/.test ## lease-stall, split-brain, one-way, every fault in namespaces (root)
+	$(PYTEST) -n 2 --dist loadfile $(SCENARIOS) $(PYTEST_ARGS)
 
 sim: $(VENV)/.test ## plans of faults in virtual time: SEEDS=500 from SEED=0 on, WITHIN=75 seconds
 	@$(COMPILED) $(BIN)/python -m chaos run --world sim --seed $(SEED) --seeds $(SEEDS) \

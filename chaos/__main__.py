@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos import checks, cuts, op, plan, real, report, seeds, shrink
+from chaos import checks, cuts, op, plan, real, real_laws, report, seeds, shrink
 from chaos.canaries import CANARIES
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
+from chaos.op import Op, Source
 from chaos.record import table
 from chaos.retest import why_pale
 from chaos.run import SCENARIOS, NotSteady, Order, judge, run
@@ -69,12 +70,20 @@ def _do(args: argparse.Namespace) -> int:
             print(_draw(args.folder))
             return 0
         case _:
-            return _show(judge(op.load(args.history)))
+            return _show(_judged(op.load(args.history)))
+
+
+def _judged(ops: Sequence[Op]) -> tuple[Finding, ...]:
+    """By what the history is of: a scenario, a real world's plan, or a simulated one's."""
+    about = next((one.value for one in ops if one.source is Source.PLAN), {})
+    if "scenario" in about:
+        return judge(ops)
+    return real_laws.judge(ops) if "ours" in about else checks.judge(ops, seeds.ASKED)
 
 
 def _draw(folder: Path) -> Path:
     """The page, with what was found at the run, or else found now."""
-    findings = report.kept(folder) or judge(op.load(folder / "history.jsonl"))
+    findings = report.kept(folder) or _judged(op.load(folder / "history.jsonl"))
     return report.write(folder, findings)
 
 

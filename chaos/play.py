@@ -21,7 +21,7 @@ from chaos.checks import Finding, Verdict
 from chaos.faults import Fault
 from chaos.op import History, OneClock, Op, Source, Type, save
 from chaos.plan import Move
-from chaos.real_laws import NEED_OUR_JOBS, REAL
+from chaos.real_laws import judge
 from chaos.retold import retold
 from chaos.run import NotSteady
 from chaos.story import SECOND_NS
@@ -49,16 +49,11 @@ def play(site_of: SiteOf, wanted: Wanted) -> tuple[Finding, ...]:
     except NotSteady as error:
         trouble = (Finding("played_to_the_end", Verdict.UNKNOWN, str(error)),)
     save(told := retold(history.ops()), wanted.out / "history.jsonl")
-    findings = (*trouble, *_judged(wanted, told))
+    findings = (*trouble, *judge(told))
     kept = {"findings": [asdict(finding) for finding in findings]}
     text = json.dumps({**kept, "verdict": checks.verdict(findings)}, indent=2)
     (wanted.out / "verdict.json").write_text(text + "\n", encoding="utf-8")
     return findings
-
-
-def _judged(wanted: Wanted, told: tuple[Op, ...]) -> tuple[Finding, ...]:
-    asked = [law for law in REAL if wanted.config is None or law not in NEED_OUR_JOBS]
-    return checks.judge(told, asked)
 
 
 def _premises(wanted: Wanted) -> dict[str, object]:
@@ -70,6 +65,7 @@ def _premises(wanted: Wanted) -> dict[str, object]:
     return {
         "wall": datetime.now(UTC).isoformat(),  # at the time of this op
         "seed": made.seed,
+        "ours": ours,
         "ttl_ns": ttl_ns,
         "margin_ns": ttl_ns // 5,
         "nodes": list(wanted.nodes),

@@ -3,9 +3,12 @@ wrong. And which of the others are asked of them."""
 
 from __future__ import annotations
 
-from chaos import laws, timely
+from collections.abc import Sequence
+
+from chaos import checks, laws, timely
 from chaos.checks import Check, Finding, Verdict
 from chaos.laws import Spell, planned, spells
+from chaos.op import Op
 from chaos.plan import Fault
 from chaos.story import SECOND_NS, Story
 
@@ -99,6 +102,12 @@ NEED_OUR_JOBS: frozenset[Check] = frozenset(
     {laws.lost_runs_end_in_time, timely.jobs_keep_to_themselves}
 )
 """These read what only the harness's own jobs write down."""
+
+
+def judge(ops: Sequence[Op]) -> tuple[Finding, ...]:
+    """All that can be asked of this history."""
+    ours = planned(Story(ops), "ours")
+    return checks.judge(ops, [law for law in REAL if ours or law not in NEED_OUR_JOBS])
 
 
 def _s(ns: int) -> str:
