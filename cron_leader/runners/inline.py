@@ -53,8 +53,9 @@ class InlineRuns:
     """Where inline runs come from: each job's function, looked up once."""
 
     def __init__(self, context: Context, base: Path) -> None:
-        self._context, self._base = context, base
+        self.context, self._base = context, base
         self._functions: dict[str, AsyncFunction] = {}
+        self._begun: list[InlineLife] = []
 
     def load(self, job: Job) -> AsyncFunction:
         """Raises ConfigError with the cure."""
@@ -66,7 +67,20 @@ class InlineRuns:
 
     def life(self, run: Run, over: Callable[[str], None]) -> InlineLife:
         """over: called with its id when the run has reported its end."""
-        return InlineLife(run, self._context, self.load, over)
+        return InlineLife(run, self, over)
+
+    def begun(self, life: InlineLife) -> None:
+        """A run was told to go. What else there is to do for it is done once the functions of all
+        that go at this instant have begun: of a thousand the last waits for all before it."""
+        self._begun.append(life)
+        if len(self._begun) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._follow_up)  # behind the tasks of this turn
+
+    def _follow_up(self) -> None:
+        begun, self._begun = self._begun, []
+        for life in begun:
+            life.follow_up()
 
 
 class InlineLife:
@@ -77,18 +91,13 @@ class InlineLife:
     ours beside each would cost more than most of them.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        context: Context,
-        load: Callable[[Job], AsyncFunction],
-        over: Callable[[str], None],
-    ) -> None:
-        self.run, self.context = run, context
-        self._load, self._over = load, over
+    def __init__(self, run: Run, source: InlineRuns, over: Callable[[str], None]) -> None:
+        self.run, self.context = run, source.context
+        self._source, self._over = source, over
         self._task: asyncio.Task[str | None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._started_ns = 0
+        self._started_at: datetime | None = None  # until it is reported
         self._ended = self._asked = self._timed_out = False
 
     def prepare(self) -> None:
@@ -103,14 +112,22 @@ class InlineLife:
         if started_ns >= deadline_ns:
             self._not_started(LATE)
             return
-        self._started_ns = started_ns
-        loop = asyncio.get_running_loop()
-        started_at = self.context.clock.wall()
-        self.context.report(Started(self.run.run_id, started_at))
-        deadline = started_at + timedelta(seconds=self.run.job.timeout_s)
-        self._task = loop.create_task(self._call(deadline))
+        self._started_ns, self._started_at = started_ns, self.context.clock.wall()
+        self._task = asyncio.get_running_loop().create_task(self._call(self._started_at))
         self._task.add_done_callback(self._done)
-        self._timers.append(loop.call_later(self.run.job.timeout_s, self._time_out))
+        self._source.begun(self)
+
+    def follow_up(self) -> None:
+        """Say that it has started, and see to it that it ends."""
+        self._tell_started()
+        if self._task is not None and not self._task.done():
+            loop, timeout_s = asyncio.get_running_loop(), self.run.job.timeout_s
+            self._timers.append(loop.call_later(timeout_s, self._time_out))
+
+    def _tell_started(self) -> None:
+        if self._started_at is not None:
+            self.context.report(Started(self.run.run_id, self._started_at))
+            self._started_at = None
 
     def drop(self) -> None:
         """It is not to start. Without effect after `go`."""
@@ -123,11 +140,11 @@ class InlineLife:
         if not self._ended:
             self._stop(grace_s)
 
-    async def _call(self, run_deadline: datetime) -> str | None:
+    async def _call(self, started_at: datetime) -> str | None:
         """The user's function; the error it ended in. The run boundary: SystemExit must not reach
         the loop, it would end the daemon."""
         try:
-            await self._load(self.run.job)(self._tick(run_deadline))
+            await self._source.load(self.run.job)(self._tick(started_at))
         except asyncio.CancelledError:
             raise
         except SystemExit as error:
@@ -136,7 +153,7 @@ class InlineLife:
             return traceback_text(error)
         return None
 
-    def _tick(self, run_deadline: datetime) -> Tick:
+    def _tick(self, started_at: datetime) -> Tick:
         run = self.run
         return Tick(
             job=run.job.name,
@@ -145,7 +162,7 @@ class InlineLife:
             lease=run.term.lease,
             node=self.context.node,
             attempt=run.attempt,
-            run_deadline=run_deadline,
+            run_deadline=started_at + timedelta(seconds=run.job.timeout_s),
             _asked_to_stop=lambda: self._asked,
         )
 
@@ -185,6 +202,7 @@ class InlineLife:
         self._report_last(NotStarted(self.run.run_id, why))
 
     def _report_last(self, event: NotStarted | RunEnded) -> None:
+        self._tell_started()
         self._ended = True
         for timer in self._timers:
             timer.cancel()

@@ -76,6 +76,19 @@ async def test_an_inline_run_may_go_without_having_been_prepared_and_goes_once()
         assert s.kinds(run) == [Started, RunEnded]
 
 
+async def test_all_functions_that_go_at_one_instant_begin_before_anything_is_told_of_them() -> None:
+    runs = [run_of(inline("notes")) for _ in range(50)]
+    async with stage() as s:
+        seen.clear()
+        for run in runs:
+            s.go(run)
+        await s.until(Started)
+        assert len(seen) == len(runs)
+        for run in runs:
+            assert (await s.until(RunEnded, run)).result.ok
+            assert s.kinds(run) == [Started, RunEnded]
+
+
 async def test_an_inline_run_that_raises_or_exits_costs_only_itself() -> None:
     async with stage() as s:
         raised = await s.play(inline("raises"))
