@@ -25,27 +25,48 @@ START_UP_NS = 2 * SECOND_NS
 
 def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
     """ops: in order of time; the first is the plan, with the wall clock at that time ("wall")."""
-    fences = _fences(ops)
+    fences, deadlines = _fences(ops), _last(_deadlines(ops, _fences(ops)))
     stop_ns = next((op.at_ns for op in ops if op.f == "stopping"), ops[-1].at_ns)
     zero_ns = next((op.at_ns for op in ops if op.f == "risen"), ops[0].at_ns)
     told = [
         *_deadlines(ops, fences),
         *_runs(ops),
-        *(_put_right(op, fences, stop_ns) for op in ops if _is_kept(op)),
+        *(_in_time(_put_right(op, fences, stop_ns), deadlines) for op in ops if _is_kept(op)),
     ]
     jobs = list(_jobs(ops, stop_ns))
     kept = [op for op in told if op.at_ns <= stop_ns or op.source in (Source.PLAN, Source.NEMESIS)]
     after = [op for op in ops if op.f in ("exit", "remains") and op.at_ns > stop_ns]
-    began = _began(ops[0], zero_ns)
+    began = _began(ops, zero_ns)
     every = (began, *kept, *jobs, *(_aside(op, stop_ns) for op in after))
     return tuple(sorted((_moved(op, zero_ns) for op in every), key=lambda op: op.at_ns))
 
 
-def _began(plan: Op, zero_ns: int) -> Op:
-    """With the wall clock at time zero."""
+def _began(ops: Sequence[Op], zero_ns: int) -> Op:
+    """The plan, with the wall clock at time zero; it comes just before the nodes, for how long it
+    took to build the world is of no interest."""
+    plan = ops[0]
+    first_ns = next((op.at_ns for op in ops if op.source is Source.NODE), plan.at_ns)
     wall = datetime.fromisoformat(plan.value["wall"])
     started = wall + timedelta(microseconds=(zero_ns - plan.at_ns) // 1000)
-    return replace(plan, value={**plan.value, "started": started.isoformat()})
+    return replace(plan, at_ns=first_ns - 1, value={**plan.value, "started": started.isoformat()})
+
+
+def _last(deadlines: Iterable[Op]) -> dict[tuple[str, int], int]:
+    """Of each node and fence."""
+    last: dict[tuple[str, int], int] = {}
+    for op in deadlines:
+        key = op.process, op.value["fence"]
+        last[key] = max(last.get(key, 0), op.value["until_ns"])
+    return last
+
+
+def _in_time(op: Op, deadlines: Mapping[tuple[str, int], int]) -> Op:
+    """A gate is shut by its deadline; a daemon that stood still then says so later."""
+    if op.source is not Source.NODE or op.f != "gate.closed":
+        return op
+    return replace(
+        op, at_ns=min(op.at_ns, deadlines.get((op.process, op.value["fence"]), op.at_ns))
+    )
 
 
 def _moved(op: Op, zero_ns: int) -> Op:

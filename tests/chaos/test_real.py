@@ -141,6 +141,13 @@ def test_a_renewal_is_a_deadline_counted_from_its_send() -> None:
     assert deadline["until_ns"] == round(5.2 * SECOND_NS)
 
 
+def test_a_gate_is_shut_by_its_deadline_however_late_a_frozen_daemon_says_so() -> None:
+    renewed = node(4, "lease.renewed", lease="0a", duration_ms=0)
+    for said_s, shut_s in ((9, 5.5), (5, 5)):
+        story = tell(renewed, node(said_s, "gate.closed", fence=7))
+        assert [gate.closed_ns for gate in story.gates()] == [round(shut_s * SECOND_NS)]
+
+
 def test_a_key_that_goes_is_known_by_the_fence_of_its_lease() -> None:
     story = tell(op(4, Source.ETCD, "a", "delete", key="/p/f/elections/0/0a", lease=0))
     assert [o.value["fence"] for o in story.deletes("a")] == [7]
