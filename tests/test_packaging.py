@@ -126,7 +126,15 @@ def test_the_compose_file_has_three_members_one_postgres_and_three_nodes(
 def test_the_chaos_profile_delays_one_node(compose: dict[str, Any]) -> None:
     netem = compose["services"]["netem"]
     assert netem["profiles"] == ["chaos"]
-    assert {"netem", "delay"} <= set(netem["command"])
+    command = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in netem["command"]]
+    assert {"netem", "--egress-port=2379", "delay"} <= set(command)
+    pattern = command[-1].removeprefix("re2:").replace("$$", "$")
+    (struck,) = [
+        name for name in compose["services"] if re.fullmatch(pattern, f"{compose['name']}-{name}-1")
+    ]
+    assert struck == "a"
+    words = dict(word.split("=") for word in command if "=" in word)
+    assert int(words["--time"]) > 3333  # a renewal's time at the TTL that is the default
 
 
 def test_services_wait_only_for_services_with_a_health_check(compose: dict[str, Any]) -> None:
