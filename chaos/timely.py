@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from chaos.checks import Check, Finding, Verdict
-from chaos.laws import Spell, planned, spells
+from chaos.laws import Spell, gates, planned, spells
 from chaos.op import Op, Source
 from chaos.plan import LEDGER_FAULTS, Fault
 from chaos.story import SECOND_NS, Story
@@ -80,7 +80,7 @@ def gate_opens_after_its_raise(story: Story) -> Finding:
 def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
     """A gate whose key somebody deleted or overwrote is shut by the watch, at once where nothing
     else is disturbed, and within a TTL in any case."""
-    found, faults, ttl_ns = story.gates(), spells(story), int(planned(story, "ttl_ns"))
+    found, faults, ttl_ns = gates(story), spells(story), int(planned(story, "ttl_ns"))
     hands = 0
     for op in story.hands():
         quiet = not any(
@@ -236,7 +236,7 @@ def failover_in_time(story: Story) -> Finding:
 def _without_gate(story: Story, end_ns: int) -> Iterator[tuple[int, int]]:
     """The stretches in which no gate was open, from the start on."""
     at_ns = 0
-    for gate in sorted(story.gates(), key=lambda gate: gate.opened_ns):
+    for gate in sorted(gates(story), key=lambda gate: gate.opened_ns):
         if gate.opened_ns > at_ns:
             yield at_ns, gate.opened_ns
         at_ns = max(at_ns, end_ns if gate.closed_ns is None else gate.closed_ns)

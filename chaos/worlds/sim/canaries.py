@@ -78,7 +78,7 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     # -- runs, and leaving
     (defects.lost_runs_live, (Fault.CUT_LEDGER, Fault.CLOCK_STEP)),
     (defects.key_before_gate, _ALL_FAULTS),
-    (defects.key_before_runs, (Fault.CUT_LEDGER, Fault.CLOCK_STEP)),
+    (defects.key_before_runs, (Fault.LEDGER_RESTORE,)),
     (defects.resign_before_run, _ALL_FAULTS),
     (sim.supervisor_misses_deadline, (Fault.FREEZE_DAEMON,)),
     (sim.revoked_before_runs, (Fault.KILL_DAEMON,)),
