@@ -470,7 +470,7 @@ def guard_without_nonce() -> None:
 
 def claim_without_guard() -> None:
     """the claim of fresh slots is one statement on Postgres, and does not ask the guard"""
-    _change_migrations("    PERFORM cron_leader_guard(p_election, p_fence, p_nonce);\n")
+    _change_migrations("    PERFORM cron_leader_guard(v_election, v_fence, v_nonce);\n")
 
 
 def guard_without_lock() -> None:

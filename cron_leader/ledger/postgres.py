@@ -36,6 +36,7 @@ from cron_leader.core.model import (
 )
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
 from cron_leader.ledger import migrate as migrations
+from cron_leader.ledger import writes
 from cron_leader.ledger.guarded import (
     PAST_QUERIES,
     GuardedLedger,
@@ -48,10 +49,11 @@ from cron_leader.ledger.guarded import (
     refusal_of,
     refusal_of_raise,
 )
+from cron_leader.ledger.pg_fresh import CLAIM, COMPILE, OTHER_ISOLATION, claim_params, is_fresh
 from cron_leader.ledger.pg_older import end_older, push_past, until_known
 from cron_leader.ledger.pg_sessions import Connection, Sessions
 from cron_leader.ledger.sql import Dialect, Params, queries, to_array, to_time
-from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal, take_at_once
+from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, rehearsal, taken
 
 T = TypeVar("T")
 Arguments = Mapping[str, Any] | Sequence[Any] | None
@@ -78,17 +80,6 @@ _QUERIES = queries(Dialect.POSTGRES)
 
 _BEGIN: Statement = ("BEGIN ISOLATION LEVEL READ COMMITTED", None)
 _COMMIT: Statement = ("COMMIT", None)
-_COMPILE = """
-DO $$BEGIN
-    PERFORM cron_leader_claim('', '1', '0', '', 0, '', '', now(), now(), now(),
-        '{}', '{}', '{}', '{}', '{}');
-EXCEPTION WHEN OTHERS THEN NULL; END$$
-"""
-"""A claim of nothing, refused by the guard: this server process has both functions planned."""
-
-OTHER_ISOLATION = "CL002"
-"""SQLSTATE of cron_leader_claim where the database's default is not READ COMMITTED."""
-
 _CLOCK: Statement = ("SELECT clock_timestamp() AS ledger_now", None)
 _TIMELINE = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline"
 _SETTINGS = """
@@ -109,10 +100,6 @@ WHERE relname = 'cron_leader_meta' AND relkind IN ('r', 'p') AND pg_table_is_vis
 
 class _OwnCopy:
     """The transaction met a row that only an earlier copy of itself can have written."""
-
-
-class _NotAloneError(Exception):
-    """The isolation has to be named first: nothing was done."""
 
 
 class PostgresLedger(GuardedLedger):
@@ -186,7 +173,7 @@ class PostgresLedger(GuardedLedger):
         ]
         async with self._sessions.session(READ_S) as connection:
             plans: list[Statement] = [(f"EXPLAIN {text}", given) for text, given in statements]
-            await _transact(connection, [*plans, (_COMPILE, None)])
+            await _transact(connection, [*plans, (COMPILE, None)])
 
     async def raise_fence(
         self, candidate: Candidate, now: datetime, *, waiting: Callable[[], None]
@@ -256,10 +243,29 @@ class PostgresLedger(GuardedLedger):
     # -------------------------------------------------------------- guarded writes
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused:
-        with contextlib.suppress(_NotAloneError):
-            if self._alone and len(batch.claims) <= CHUNK:
-                return await self.write(take_at_once(term, batch))
+        if self._alone and is_fresh(batch) and len(batch.claims) <= CHUNK:
+            answer = await self._claim(term, batch)
+            if isinstance(answer, Refused):
+                await self._record(refusal_of(writes.take(term, batch), answer))
+            if answer is not None:
+                return answer
         return await super().take(term, batch)
+
+    async def _claim(self, term: Term, batch: Batch) -> Taken | Refused | None:
+        """In one statement; None: this database's isolation has to be named first, and will be."""
+        frozen_ms = int(self._frozen_s * 1000)
+        params = claim_params(term, batch, within_ms=int(WRITE_S * 1000), frozen_ms=frozen_ms)
+        async with self._sessions.session(WRITE_S) as connection:
+            try:
+                (rows,) = await _transact(connection, [(CLAIM, params)])
+            except psycopg.Error as error:
+                if error.sqlstate == fencing.REFUSED:
+                    return Refused("claim", _fence_in(error))
+                if error.sqlstate != OTHER_ISOLATION:
+                    raise
+                self._alone = False
+                return None
+        return taken(rows)
 
     async def write(self, write: Write[T]) -> T | Refused:
         answer = await self._send(write)
@@ -271,8 +277,6 @@ class PostgresLedger(GuardedLedger):
         return answer
 
     async def _send(self, write: Write[T]) -> T | Refused | _OwnCopy:
-        if write.alone:
-            return await self._send_alone(write)
         last = tuple(_statements(write.steps[-1]))
         statements = (
             *_begin(
@@ -298,26 +302,6 @@ class PostgresLedger(GuardedLedger):
                 return Refused(write.what, _fence_in(error))
         rows = [row for answer in answers[-len(last) :] for row in answer]
         return write.answer(rows, to_time(guard[0]["ledger_now"]))
-
-    async def _send_alone(self, write: Write[T]) -> T | Refused:
-        ((text, given),) = _statements(write.steps[0])
-        name = fencing.application_name(write.term.election, write.term.fence)
-        settings = {
-            "name": name,
-            "within_ms": _ms(write.within_s),
-            "frozen_ms": _ms(self._frozen_s),
-        }
-        async with self._sessions.session(write.within_s) as connection:
-            try:
-                (rows,) = await _transact(connection, [(text, {**given, **settings})])
-            except psycopg.Error as error:
-                if error.sqlstate == OTHER_ISOLATION:
-                    self._alone = False
-                    raise _NotAloneError from None
-                if error.sqlstate != fencing.REFUSED:
-                    raise
-                return Refused(write.what, _fence_in(error))
-        return write.answer(rows, None)
 
     async def _record(self, refusal: Params) -> None:
         """Best effort, unfenced: the one thing a deposed leader may write."""

@@ -1,8 +1,7 @@
 -- Every statement of the ledger, by name; both databases run the same text.
 --
 -- `-- name: NAME (column, ...)` starts a statement; with columns it takes a batch of rows, read as
--- the relation `batch` or, on Postgres, as an array for each column. `:word` is a parameter. sql.py
--- turns both into each database's notation.
+-- the relation `batch`. `:word` is a parameter. sql.py turns both into each database's notation.
 -- "slot" is the primary key (job, scheduled_for, command_id).
 --
 -- One order of locks in every transaction, lest two of them wait for each other: slots that there
@@ -353,13 +352,6 @@ FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
     AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
 WHERE s.run_id = b.run_id AND s.state = 'running'
     OR s.state = 'skipped' AND s.reason = 'paused' AND s.finished_at = :now
-
--- name: claim_fresh (job, scheduled_for, command_id, origin, run_id)
--- Postgres only: pause_new, claim_new, new_attempts, plan_to, claims_won and the guard at once, by a
--- function that the migrations make, in a transaction of its own.
-SELECT run_id, attempt, state FROM cron_leader_claim(:name, :within_ms, :frozen_ms, :election,
-    :fence, :nonce, :node, :now, :planned_to, :known, :job, :scheduled_for, :command_id, :origin,
-    :run_id)
 
 -- ------------------------------------------------------------------ the end of a run
 

@@ -53,8 +53,7 @@ def queries(dialect: Dialect) -> Mapping[str, Query]:
 def _query(dialect: Dialect, columns: str, body: str) -> Query:
     text = "\n".join(line for line in body.splitlines() if line and not line.startswith("--"))
     names = tuple(columns.split(", ")) if columns else ()
-    head = _batch(dialect, names) if "batch" in text else ""
-    return Query(translate(dialect, head + text), names)
+    return Query(translate(dialect, (_batch(dialect, names) + text) if names else text), names)
 
 
 def _batch(dialect: Dialect, columns: tuple[str, ...]) -> str:

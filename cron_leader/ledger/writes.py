@@ -75,7 +75,6 @@ class Write(Generic[T]):
     outcome: what a refusal's record says was lost. within_s: bound on the answer.
     instead: what to send when a unique key says that our own earlier copy has committed.
     on_disk: whether it must outlast a loss of power by itself, or may wait for the next that must.
-    alone: its one statement asks the guard itself, and is a transaction by itself.
     """
 
     what: str
@@ -87,7 +86,6 @@ class Write(Generic[T]):
     within_s: float = WRITE_S
     instead: Write[T] | None = None
     on_disk: bool = True
-    alone: bool = False
 
 
 # ------------------------------------------------------------------ takeover
@@ -175,30 +173,13 @@ def take(term: Term, batch: Batch) -> Write[Taken]:
         Step("plan_to", {**of_term, **_planned(batch.planned_to, batch.known)}),
         *_batch("claims_won", of_term, (_run(claim) for claim in batch.claims)),
     )
-    return Write("claim", term, batch.now, steps, _taken)
-
-
-def take_at_once(term: Term, batch: Batch) -> Write[Taken]:
-    """The same in one statement, for Postgres: a batch of slots without a row is the usual one. Any
-    other batch: as above."""
-    if batch.entries or batch.gaps or not all(_is_fresh(claim) for claim in batch.claims):
-        return take(term, batch)
-    params = {**_of_term(term, now=batch.now), **_planned(batch.planned_to, batch.known)}
-    rows = ((*_slot(c.slot), _origin(c.slot), c.run_id) for c in batch.claims)
-    steps = tuple(_batch("claim_fresh", params, rows))
-    if not steps:
-        return take(term, batch)
-    return Write("claim", term, batch.now, steps, _taken, alone=True)
+    return Write("claim", term, batch.now, steps, taken)
 
 
 def plan_to(term: Term, batch: Batch) -> Write[Taken]:
     """The part of a claim that is not its rows, which a back end has its own way to write."""
     params = {**_of_term(term, now=batch.now), **_planned(batch.planned_to, batch.known)}
-    return Write("claim", term, batch.now, (Step("plan_to", params),), _taken)
-
-
-def _is_fresh(claim: Claim) -> bool:
-    return claim.seen is None
+    return Write("claim", term, batch.now, (Step("plan_to", params),), taken)
 
 
 def _hold(of_term: Params, batch: Batch) -> Iterable[Step]:
@@ -219,7 +200,7 @@ def _claims(of_term: Params, claims: Sequence[Claim]) -> Iterable[Step]:
     yield from _batch("new_attempts", of_term, (_run(claim) for claim in claims))
 
 
-def _taken(rows: Rows, _: datetime | None) -> Taken:
+def taken(rows: Rows, _: datetime | None = None) -> Taken:
     won = {row["run_id"]: row["attempt"] for row in rows if row["state"] == State.RUNNING}
     return Taken(won, frozenset(row["run_id"] for row in rows) - won.keys())
 
