@@ -4,6 +4,7 @@ Blackout."""
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
@@ -164,4 +165,11 @@ def _public_holidays(country: str, region: str | None) -> Callable[[date], bool]
         regions = ", ".join(known[country]) or "it has none"
         raise ScheduleError(f"region {region!r} of {country}: unknown; known: {regions}")
     calendar = holidays.country_holidays(country, subdiv=region)
-    return lambda day: day in calendar
+
+    def falls_on(day: date) -> bool:
+        if day.year in calendar.years:
+            return day in calendar
+        with warnings.catch_warnings(action="ignore"):  # of a year that it knows in part only
+            return day in calendar
+
+    return falls_on

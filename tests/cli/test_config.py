@@ -553,6 +553,12 @@ def test_a_blackout_is_defined_once_and_used_by_name_beside_those_in_line() -> N
     assert read(NAMED).digest != read("").digest
 
 
+def test_a_year_of_which_not_all_holidays_are_known_is_no_warning() -> None:
+    (job,) = read(JOB + DAILY + RUNS + 'blackout = { holidays = "IN" }').jobs
+    assert job.blackout is not None
+    assert job.blackout.until(datetime(2060, 1, 26, 12, tzinfo=UTC)) is not None
+
+
 def test_a_job_of_code_uses_the_blackouts_of_the_file() -> None:
     table = {"name": "x", "every": "5s", "python": "a.b:c", "blackout": ["freeze"]}
     named = read(NAMED).blackouts
