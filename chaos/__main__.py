@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chaos import checks, cuts, op, plan, real, real_laws, report, seeds, shrink
-from chaos.canaries import CANARIES
+from chaos.canaries import CANARIES, launcher
 from chaos.checks import Finding, Verdict
 from chaos.cuts import Series
 from chaos.op import Op, Source
@@ -20,6 +20,7 @@ from chaos.record import table
 from chaos.retest import why_pale
 from chaos.run import SCENARIOS, NotSteady, Order, judge, run
 from chaos.worlds import contain
+from chaos.worlds.nodes import sound
 from chaos.worlds.rig import Wanted
 from chaos.worlds.services import NotHere
 from chaos.worlds.sim.canaries import SIM_CANARIES, first_seeds, record
@@ -102,8 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     run_.add_argument("--sqlite", action="store_true", help="proc: on a SQLite file")
     run_.add_argument("--config", type=Path, help="proc, netns: your own jobs; they are really run")
     run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
-    in_scenarios = [name for name, canary in CANARIES.items() if canary.scenarios]
-    run_.add_argument("--canary", choices=in_scenarios, help="build this defect in: must be NO")
+    run_.add_argument("--canary", choices=CANARIES, help="build this defect in: must be NO")
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
     planned = commands.add_parser("plan", help="the faults that a seed stands for")
     planned.add_argument("--out", type=Path, help="save it: for run --plan")
@@ -165,7 +165,10 @@ def _folder(out: Path, one: plan.Plan, of: Sequence[plan.Plan]) -> Path:
 
 def _play_one(args: argparse.Namespace, made: plan.Plan, out: Path) -> int:
     """netns: this command again, inside new namespaces, with the plan."""
-    wanted = Wanted(out, made, args.etcd, args.sqlite or None, args.config, args.members)
+    launch = launcher(args.canary) if args.canary else sound
+    wanted = Wanted(
+        out, made, args.etcd, args.sqlite or None, args.config, args.members, launch=launch
+    )
     if real.boxed(args.world) and not contain.contained():
         if lacking := contain.missing():
             print(f"chaos: {lacking}", file=sys.stderr)
@@ -173,7 +176,8 @@ def _play_one(args: argparse.Namespace, made: plan.Plan, out: Path) -> int:
         out.mkdir(parents=True, exist_ok=True)
         plan.save(made, out / "plan.json")
         print(f"{plan.show(made)}\n{out}", flush=True)
-        return _enter(out, *real.words(args.world, wanted))
+        canary = ("--canary", args.canary) if args.canary else ()
+        return _enter(out, *real.words(args.world, wanted), *canary)
     out.mkdir(parents=True, exist_ok=True)
     if not real.boxed(args.world):
         print(f"{plan.show(made)}\n{out}", flush=True)

@@ -46,6 +46,22 @@ def _bound_ns(blow: Spell, ttl_ns: int) -> int:
     return ttl_ns + LATE_NS
 
 
+def no_run_begins_past_its_lease(story: Story) -> Finding:
+    """Every run began before its leader's last renewal, by when it was sent, had been good for a
+    TTL less the least margin."""
+    last = {op.value["fence"]: op.value["until_ns"] for op in story.events("lease.until")}
+    runs = 0
+    for op in story.notes("began"):
+        runs += 1
+        late_ns = op.at_ns - last.get(op.value["fence"], op.at_ns)
+        if late_ns > 0:
+            who = f"{op.value['job']} {op.value['scheduled_for']} on {op.process}"
+            return _no(no_run_begins_past_its_lease, f"{who}: {_s(late_ns)} past its lease")
+    if not runs:
+        return _unknown(no_run_begins_past_its_lease, "no run began")
+    return _yes(no_run_begins_past_its_lease, f"{runs} runs")
+
+
 def no_node_falls_over(story: Story) -> Finding:
     """A node exits when it is asked to, with status 0, or because it was killed; or, with status 2,
     because it was started on an etcd that was restored and not rebased yet."""
@@ -94,6 +110,7 @@ REAL: tuple[Check, ...] = (
     timely.a_hand_shuts_the_gate_in_time,
     timely.jobs_keep_to_themselves,
     succeeded_in_time,
+    no_run_begins_past_its_lease,
     no_node_falls_over,
     no_traceback,
     nothing_is_left,

@@ -19,19 +19,24 @@ from chaos.story import SECOND_NS, exec_ns
 
 _STILL = frozenset({Fault.FREEZE_NODE, Fault.FREEZE_DAEMON, Fault.SLOW})
 """Under these a run may take its time to write its first note."""
+THAW_NS = SECOND_NS // 50
+"""From the thaw to the end of the harness's work at it; shorter than any program takes to start."""
 START_UP_NS = 2 * SECOND_NS
 """From a run's exec to that note, at most, on a machine that does more than this."""
 
 
 def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
     """ops: in order of time; the first is the plan, with the wall clock at that time ("wall")."""
-    fences, deadlines = _fences(ops), _last(_deadlines(ops, _fences(ops)))
+    fences = _fences(ops)
+    leases = list(_leases(ops, fences))
+    unheard = _unheard(ops, leases)
     stop_ns = next((op.at_ns for op in ops if op.f == "stopping"), ops[-1].at_ns)
     zero_ns = next((op.at_ns for op in ops if op.f == "risen"), ops[0].at_ns)
     told = [
-        *_deadlines(ops, fences),
+        *leases,
+        *(replace(op, f="deadline") for op in leases if op.value["fence"] in unheard),
         *_runs(ops),
-        *(_in_time(_put_right(op, fences, stop_ns), deadlines) for op in ops if _is_kept(op)),
+        *(_in_time(_put_right(op, fences, stop_ns), unheard) for op in ops if _is_kept(op)),
     ]
     jobs = list(_jobs(ops, stop_ns))
     kept = [op for op in told if op.at_ns <= stop_ns or op.source in (Source.PLAN, Source.NEMESIS)]
@@ -51,22 +56,22 @@ def _began(ops: Sequence[Op], zero_ns: int) -> Op:
     return replace(plan, at_ns=first_ns - 1, value={**plan.value, "started": started.isoformat()})
 
 
-def _last(deadlines: Iterable[Op]) -> dict[tuple[str, int], int]:
-    """Of each node and fence."""
-    last: dict[tuple[str, int], int] = {}
-    for op in deadlines:
-        key = op.process, op.value["fence"]
-        last[key] = max(last.get(key, 0), op.value["until_ns"])
-    return last
+def _unheard(ops: Sequence[Op], leases: Iterable[Op]) -> dict[int, int]:
+    """Fence -> until when its lease was good, of nodes that stood still then: they could not say
+    that their gate was shut. Of all others their own word counts."""
+    last = {op.value["fence"]: op for op in leases if op.value["fence"] is not None}
+    return {
+        fence: op.value["until_ns"]
+        for fence, op in last.items()
+        if _still_ns(ops, op.process, op.value["until_ns"], op.value["until_ns"] + 1)
+    }
 
 
-def _in_time(op: Op, deadlines: Mapping[tuple[str, int], int]) -> Op:
+def _in_time(op: Op, unheard: Mapping[int, int]) -> Op:
     """A gate is shut by its deadline; a daemon that stood still then says so later."""
     if op.source is not Source.NODE or op.f != "gate.closed":
         return op
-    return replace(
-        op, at_ns=min(op.at_ns, deadlines.get((op.process, op.value["fence"]), op.at_ns))
-    )
+    return replace(op, at_ns=min(op.at_ns, unheard.get(op.value["fence"], op.at_ns)))
 
 
 def _moved(op: Op, zero_ns: int) -> Op:
@@ -130,7 +135,7 @@ def _text(value: Any) -> Any:
     return at.astimezone(UTC).isoformat()
 
 
-def _deadlines(ops: Sequence[Op], fences: Mapping[str, int]) -> Iterator[Op]:
+def _leases(ops: Sequence[Op], fences: Mapping[str, int]) -> Iterator[Op]:
     """A renewal says how long ago it was sent; a margin is TTL / 5 at least."""
     lasts_ns = ops[0].value["ttl_ns"] - ops[0].value["margin_ns"]
     for op in ops:
@@ -138,7 +143,7 @@ def _deadlines(ops: Sequence[Op], fences: Mapping[str, int]) -> Iterator[Op]:
             fence = fences.get(op.value["lease"])
             sent_ns = op.at_ns - round(op.value.get("duration_ms", 0) * 1e6)
             value = {"fence": fence, "sent_ns": sent_ns, "until_ns": sent_ns + lasts_ns}
-            yield Op(op.at_ns, Source.NODE, op.process, "deadline", value=value)
+            yield Op(op.at_ns, Source.NODE, op.process, "lease.until", value=value)
 
 
 def _jobs(ops: Iterable[Op], stop_ns: int) -> Iterator[Op]:
@@ -167,7 +172,7 @@ def _runs(ops: Sequence[Op]) -> Iterator[Op]:
             notes.setdefault(_run(op), []).append(op)
     said = {_run(op): op for op in ops if op.source is Source.NODE and op.f == "run.started"}
     for run, own in notes.items():
-        yield _begun(own[0], said.get(run), ops)
+        yield _thawed(_begun(own[0], said.get(run), ops), own[0], ops)
         yield from _ended(own)
     if not notes:
         for op in said.values():
@@ -190,6 +195,24 @@ def _begun(note: Op, said: Op | None, ops: Sequence[Op]) -> Op:
     return replace(note, at_ns=exec_at_ns) if believed else note
 
 
+def _thawed(began: Op, note: Op, ops: Iterable[Op]) -> Op:
+    """No program is executed and writes its first note in the moment of a thaw: one that does was
+    executed before the node stood still, and its node can only tell of it late."""
+    for op in _heals(ops, note.process):
+        thaw = op.value["began_ns"] <= note.at_ns <= op.at_ns + THAW_NS
+        if thaw and op.value["fault"] != Fault.SLOW:
+            return replace(began, at_ns=min(began.at_ns, op.value["began_ns"]))
+    return began
+
+
+def _heals(ops: Iterable[Op], node: str) -> Iterator[Op]:
+    """Of faults that held this node still."""
+    for op in ops:
+        healed = op.source is Source.NEMESIS and (op.f, op.type) == ("heal", Type.OK)
+        if healed and op.value["fault"] in _STILL and node in op.value["nodes"]:
+            yield op
+
+
 def _ended(notes: Sequence[Op]) -> Iterator[Op]:
     """With its last note: a run that is killed says no more."""
     last = notes[-1]
@@ -198,10 +221,5 @@ def _ended(notes: Sequence[Op]) -> Iterator[Op]:
 
 def _still_ns(ops: Iterable[Op], node: str, from_ns: int, to_ns: int) -> int:
     """How much of that stretch faults held the node still."""
-    held = (
-        min(to_ns, op.at_ns) - max(from_ns, op.value["began_ns"])
-        for op in ops
-        if op.source is Source.NEMESIS and (op.f, op.type) == ("heal", Type.OK)
-        if op.value["fault"] in _STILL and node in op.value["nodes"]
-    )
+    held = (min(to_ns, op.at_ns) - max(from_ns, op.value["began_ns"]) for op in _heals(ops, node))
     return sum(max(0, ns) for ns in held)

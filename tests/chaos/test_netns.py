@@ -134,12 +134,16 @@ def namespaces() -> None:
 
 def start(name: str, out: Path) -> subprocess.Popen[str]:
     out.mkdir()
-    plan.save(PLANS[name], out / "given.json")
+    if name != OWN:
+        return command(PLANS[name], out)
+    (out / "mine.toml").write_text(OWN_JOBS)
+    return command(PLANS[name], out, "--config", str(out / "mine.toml"))
+
+
+def command(made: Plan, out: Path, *more: str) -> subprocess.Popen[str]:
+    plan.save(made, out / "given.json")
     argv = [sys.executable, "-m", "chaos", "run", "--world", "netns", "--out", str(out)]
-    argv += ["--plan", str(out / "given.json")]
-    if name == OWN:
-        (out / "mine.toml").write_text(OWN_JOBS)
-        argv += ["--config", str(out / "mine.toml")]
+    argv += ["--plan", str(out / "given.json"), *more]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
@@ -158,6 +162,22 @@ def test_each_fault_bites_and_the_promise_holds(pair: tuple[str, str], tmp_path:
         assert run.returncode == 0, printed[name]
         history = load(tmp_path / name / "history.jsonl")
         assert list(toothless(history)) == [], printed[name]
+
+
+RED = {"cut-unnoticed": "never_two_gates", "no-fence": "no_stale_write_accepted"}
+
+
+def test_a_defect_built_in_breaks_the_law_that_is_there_for_it(tmp_path: Path) -> None:
+    opening = Move(OPENED_MS, F.CUT_ETCD, T.LEADER, 5_000)
+    made = Plan(1, OPENED_MS + 6_000, ttl_s=2, moves=(opening,))
+    runs = {}
+    for canary in RED:
+        (tmp_path / canary).mkdir()
+        runs[canary] = command(made, tmp_path / canary, "--canary", canary)
+    for canary, run in runs.items():
+        printed = run.communicate()[0]
+        assert verdicts(tmp_path / canary)[RED[canary]] == "NO", printed
+        assert run.returncode == 1, printed
 
 
 def verdicts(out: Path) -> dict[str, str]:

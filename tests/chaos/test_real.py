@@ -13,6 +13,7 @@ from chaos.op import Op, Source, Type
 from chaos.plan import Fault, Move, Plan, Target
 from chaos.real_laws import (
     no_node_falls_over,
+    no_run_begins_past_its_lease,
     no_traceback,
     nothing_is_left,
     succeeded_in_time,
@@ -135,17 +136,30 @@ def test_time_zero_is_when_the_fleet_was_up_and_the_wall_clock_of_then_is_told()
 
 def test_a_renewal_is_a_deadline_counted_from_its_send() -> None:
     story = tell(node(4, "lease.renewed", lease="0a", duration_ms=300))
-    (deadline,) = (o.value for o in story.events("deadline"))
+    (deadline,) = (o.value for o in story.events("lease.until"))
     assert deadline["fence"] == 7
     assert deadline["sent_ns"] == round(3.7 * SECOND_NS)
     assert deadline["until_ns"] == round(5.2 * SECOND_NS)
 
 
-def test_a_gate_is_shut_by_its_deadline_however_late_a_frozen_daemon_says_so() -> None:
-    renewed = node(4, "lease.renewed", lease="0a", duration_ms=0)
-    for said_s, shut_s in ((9, 5.5), (5, 5)):
-        story = tell(renewed, node(said_s, "gate.closed", fence=7))
-        assert [gate.closed_ns for gate in story.gates()] == [round(shut_s * SECOND_NS)]
+RENEWED = node(4, "lease.renewed", lease="0a", duration_ms=0)
+"""Good until 5.5 s."""
+
+
+@pytest.mark.parametrize(("said_s", "shut_s"), [(9, 5.5), (5, 5)])
+def test_the_gate_of_a_frozen_daemon_is_shut_by_its_deadline(said_s: float, shut_s: float) -> None:
+    story = tell(RENEWED, frozen(4.5, 8.5), node(said_s, "gate.closed", fence=7))
+    assert [gate.closed_ns for gate in story.gates()] == [round(shut_s * SECOND_NS)]
+
+
+def test_of_a_daemon_that_could_speak_its_own_word_counts() -> None:
+    story = tell(RENEWED, node(9, "gate.closed", fence=7))
+    assert [gate.closed_ns for gate in story.gates()] == [9 * SECOND_NS]
+
+
+@pytest.mark.parametrize(("began_s", "verdict"), [(5.4, Verdict.YES), (5.6, Verdict.NO)])
+def test_a_run_begins_while_its_lease_is_good(began_s: float, verdict: Verdict) -> None:
+    assert no_run_begins_past_its_lease(tell(RENEWED, started(began_s))).verdict is verdict
 
 
 def test_a_key_that_goes_is_known_by_the_fence_of_its_lease() -> None:
@@ -159,10 +173,20 @@ def test_what_is_said_after_the_stop_is_no_work_of_the_fleet() -> None:
     assert [o.value["status"] for o in story.ops if o.f == "after.exit"] == [0]
 
 
+def frozen(began_s: float, healed_s: float) -> Op:
+    began_ns = round((1000 + began_s) * SECOND_NS)
+    value = {"fault": "freeze-node", "nodes": ["a"], "began_ns": began_ns}
+    return op(healed_s, Source.NEMESIS, "nemesis", "heal", bites=1, **value)
+
+
 def started(at_s: float) -> Op:
     return node(
         at_s, "run.started", late_ms=0, ts=said(at_s), **RUN | {"scheduled_for": said(at_s)}
     )
+
+
+def run_at(at_s: float) -> dict[str, Any]:
+    return RUN | {"scheduled_for": said(at_s)}
 
 
 def noted(at_s: float, what: str) -> Op:
@@ -177,10 +201,19 @@ def test_a_run_began_when_its_node_says_so_if_its_own_note_came_as_soon_as_it_co
 
 
 def test_a_run_that_stood_still_is_given_that_time() -> None:
-    value = {"fault": "freeze-node", "nodes": ["a"], "began_ns": round(1003.1 * SECOND_NS)}
-    frozen = op(9, Source.NEMESIS, "nemesis", "heal", bites=1, **value)
-    story = tell(started(3), frozen, noted(9.1, "began"))
+    story = tell(started(3), frozen(3.1, 9), noted(9.1, "began"))
     assert [o.at_ns for o in story.notes("began")] == [3 * SECOND_NS]
+
+
+@pytest.mark.parametrize(("noted_s", "began_s"), [(9.01, 3.5), (9.2, 9.1)])
+def test_a_first_note_in_the_moment_of_a_thaw_is_of_a_run_from_before(
+    noted_s: float, began_s: float
+) -> None:
+    told_s = min(noted_s, 9.1)
+    story = tell(
+        started(told_s), frozen(3.5, 9), op(noted_s, Source.RUN, "a", "began", **run_at(told_s))
+    )
+    assert [o.at_ns for o in story.notes("began")] == [round(began_s * SECOND_NS)]
 
 
 def test_a_run_that_was_killed_ended_with_its_last_beat() -> None:
