@@ -52,7 +52,8 @@ bench: $(VENV)/.test ## the figures of the README, measured here
 	@$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-full: $(VENV)/.test ## all figures, with 50 freezes, 80 cuts (root), ten million slots
-	@$(COMPILED) $(BIN)/python -m bench --freezes 50 --cuts 40 --rows 10000000 $(BENCH_ARGS)
+	@$(COMPILED) $(BIN)/python -m bench --freezes 50 --cuts 40 --rows 10000000 \
+	  --seconds 30 $(BENCH_ARGS)
 
 chaos: $(VENV)/.test ## a minute of faults to a real fleet, a verdict, a drawing; SEED=7 for others
 	@$(COMPILED) $(BIN)/python -m chaos run --world $(WORLD) --seed $(SEED) $(CHAOS_ARGS)
