@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from chaos import seeds, shrink
+from chaos.plan import Plan
 from chaos.seeds import Judged
-from chaos.worlds.sim.canaries import SIM_CANARIES, proven
+from chaos.worlds.sim.canaries import SIM_CANARIES, apart, proven
 
 CHANGED = "the sim has changed: `python -m chaos canary --world sim --record`, then `--list`"
 KNOWN = [name for name, canary in SIM_CANARIES.items() if canary.seed is not None]
@@ -17,6 +19,21 @@ KNOWN = [name for name, canary in SIM_CANARIES.items() if canary.seed is not Non
 def found() -> Mapping[str, Judged | None]:
     """What became of each at its seed; all of them in a few processes, forked one by one."""
     return dict(proven(KNOWN))
+
+
+def least(name: str) -> tuple[Plan, Plan]:
+    """The plan that shows a defect, minutes longer than it need be, and what it shrinks to."""
+    canary = SIM_CANARIES[name]
+    canary.arm()
+    whole = seeds.cut_short(canary.plan_of(canary.seed or 0), 240_000)
+    broken = seeds.judged(whole).broken
+    return whole, shrink.shrink(whole, lambda tried: bool(seeds.judged(tried).broken & broken))
+
+
+def test_a_failing_plan_shrinks_to_the_one_fault_that_matters() -> None:
+    ((whole, found),) = apart(least, ["no-last-check"])
+    assert len(found.moves) == 1 < len(whole.moves), CHANGED
+    assert found.time_ms < whole.time_ms
 
 
 @pytest.mark.parametrize("name", KNOWN)

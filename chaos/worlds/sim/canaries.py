@@ -119,15 +119,15 @@ def first_seeds(
     names: Iterable[str], *, most: int = MOST_SEEDS
 ) -> Iterator[tuple[str, Judged | None]]:
     """Of each the first seed that breaks a law, its plan cut short; None: it does not show."""
-    yield from _apart(_search, [(name, most) for name in names])
+    yield from apart(_search, [(name, most) for name in names])
 
 
 def proven(names: Iterable[str]) -> Iterator[tuple[str, Judged | None]]:
     """What becomes of each at the seed of the track record."""
-    yield from _apart(_again, list(names))
+    yield from apart(_again, list(names))
 
 
-def _apart(do: Callable[[T], Found], asked: Sequence[T]) -> Iterator[Found]:
+def apart(do: Callable[[T], Found], asked: Sequence[T]) -> Iterator[Found]:
     """Each in a process of its own, forked by a server that has everything loaded."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
