@@ -88,7 +88,7 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     (sim.row_guard_only, _STALE),
     (sim.guard_without_lock, (Fault.FREEZE_NODE, Fault.KEY_DELETE)),
     (sim.raise_takes_equal, _ALL_FAULTS),
-    (sim.guard_without_nonce, (Fault.ETCD_RESTORE, Fault.KEY_DELETE)),
+    (sim.guard_without_nonce, _ALL_FAULTS),
     (sim.lost_commit_trusted, _UNANSWERED),
     (sim.attempt_kept, _ALL_FAULTS),
     # -- the takeover
@@ -99,8 +99,6 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     (defects.mark_in_memory, _LEADERLESS),
     (sim.loss_covered_up, (Fault.LEDGER_RESTORE,)),
     (sim.lost_slots_rerun, (Fault.LEDGER_RESTORE,)),
-    # -- orders
-    (sim.pause_forgotten, (Fault.ORDER, *_LEADERLESS)),
 )
 """Each with the faults that its plans are drawn from; none: from all."""
 

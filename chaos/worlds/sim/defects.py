@@ -165,17 +165,6 @@ def attempt_kept() -> None:
     ledger._next_attempt = lambda seen: max(seen, 1)
 
 
-def pause_forgotten() -> None:
-    """what lay in a pause is caught up once it has ended"""
-    from chaos.worlds.sim.ledger import ModelLedger
-
-    ModelLedger._is_paused = lambda self, slot, now: (
-        (job := self.jobs.get(slot.job)) is not None
-        and job.paused_until is not None
-        and job.paused_until > now
-    )
-
-
 def loss_covered_up() -> None:
     """a claim after a fail-over hides that what was acknowledged before it is gone"""
     from chaos.worlds.sim.ledger import ModelLedger
