@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from chaos import checks, cuts, op, plan, real, real_laws, report, seeds, shrink
 from chaos.canaries import CANARIES, launcher
@@ -103,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     run_.add_argument("--sqlite", action="store_true", help="proc: on a SQLite file")
     run_.add_argument("--config", type=Path, help="proc, netns: your own jobs; they are really run")
     run_.add_argument("--variant", help="lease-stall: drop (default) or delay")
-    run_.add_argument("--canary", choices=CANARIES, help="build this defect in: must be NO")
+    defect = "build this defect in: must be NO"
+    run_.add_argument("--canary", choices=CANARIES, metavar="NAME", help=defect)
     run_.add_argument("--out", type=Path, help="where to leave logs, history and verdict")
     planned = commands.add_parser("plan", help="the faults that a seed stands for")
     planned.add_argument("--out", type=Path, help="save it: for run --plan")
@@ -134,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 def _seeded(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--time", type=float, help="of each run, in seconds (sim: 600, else 60)")
-    parser.add_argument("--ttl", type=int, help="of the lease, in seconds (sim: 10, else 2)")
+    parser.add_argument("--ttl", type=int, help="proc, netns: of the lease, in seconds (2)")
 
 
 def _planned(args: argparse.Namespace, seed: int) -> plan.Plan:
@@ -159,6 +162,11 @@ def _play(args: argparse.Namespace) -> int:
     return next(s for v in (Verdict.NO, Verdict.UNKNOWN, Verdict.YES) if (s := EXIT[v]) in found)
 
 
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """What was started is ended on the way out."""
+    raise SystemExit(128 + number)
+
+
 def _folder(out: Path, one: plan.Plan, of: Sequence[plan.Plan]) -> Path:
     return out if len(of) == 1 else out / f"seed-{one.seed}"
 
@@ -181,6 +189,7 @@ def _play_one(args: argparse.Namespace, made: plan.Plan, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if not real.boxed(args.world):
         print(f"{plan.show(made)}\n{out}", flush=True)
+    signal.signal(signal.SIGTERM, _leave)
     try:
         status = _show(real.play(args.world, wanted))
     except (NotHere, OSError) as error:

@@ -1,4 +1,4 @@
-"""The scenarios and their canaries, in network namespaces: what `make scenarios` runs. Root only."""
+"""The scenarios and their canaries, in network namespaces: `make scenarios`. Root only."""
 
 from __future__ import annotations
 
