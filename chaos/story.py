@@ -170,7 +170,10 @@ def _closed(gate: Gate, op: Op) -> Gate:
 
 
 def exec_ns(op: Op) -> int:
-    """A node says how late the exec was against its slot, and that some time afterwards."""
+    """A node says how late the exec was against its slot, and that some time afterwards. One
+    that is simulated has no wall clock, and says it at once."""
+    if "ts" not in op.value:
+        return op.at_ns
     said, slot = (datetime.fromisoformat(op.value[key]) for key in ("ts", "scheduled_for"))
     ago = said - slot - timedelta(milliseconds=op.value["late_ms"])
     return op.at_ns - round(ago / timedelta(microseconds=1)) * 1000

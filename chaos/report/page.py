@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from chaos import checks
 from chaos.checks import Finding, Verdict
@@ -44,11 +45,24 @@ def write(folder: Path, findings: Sequence[Finding]) -> Path:
 
 def kept(folder: Path) -> tuple[Finding, ...] | None:
     """What was found when the run was judged; None where nobody wrote it down."""
-    path = folder / "verdict.json"
+    path, tally = folder / "verdict.json", folder / "tally.json"
+    if tally.exists():
+        return tuple(_counted(json.loads(tally.read_text(encoding="utf-8"))))
     if not path.exists():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))["findings"]
     return tuple(Finding(f["check"], Verdict(f["verdict"]), f["text"]) for f in found)
+
+
+def _counted(tally: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of a series of cuts."""
+    cuts = tally["cuts"]
+    for what in ("two_gates", "stale_runs"):
+        told = f"{tally[what]} in {cuts} cuts that bit"
+        sound = Verdict.NO if tally[what] else Verdict.YES if cuts else Verdict.UNKNOWN
+        yield Finding(what, sound, told)
+    for broken in tally["broken"]:
+        yield Finding("the_whole_series", Verdict.NO, broken)
 
 
 def of(ops: Sequence[Op], findings: Sequence[Finding]) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from chaos import laws
 from chaos.op import Op, Source, Type
 from chaos.story import Gate, Story
 
@@ -125,17 +126,18 @@ def scene(ops: Sequence[Op]) -> Scene:
     runs = tuple(_runs(story))
     raises, writes, stale = _writes(story)
     exits = (
-        Mark(op.at_ns, op.process, f"exit {op.value['status']}") for op in story.events("exit")
+        Mark(op.at_ns, op.process, f"exit {op.value.get('status', '')}".rstrip())
+        for op in story.events("exit")
     )
     seen = Scene(
-        title=str(plan.get("scenario", "a run")),
+        title=_title(plan),
         began_ns=min(lived),
         ended_ns=max(lived),
         began_at=None if offset_ns is None else _wall(min(lived) + offset_ns),
         ttl_ns=plan.get("ttl_ns"),
         nodes=_names(op.process for op in ops if op.source is Source.NODE),
         jobs=_names(run.job for run in runs),
-        gates=tuple(story.gates()),
+        gates=tuple(laws.gates(story)),
         runs=runs,
         faults=tuple(_faults(ops)),
         keys=tuple(_keys(ops)),
@@ -147,6 +149,11 @@ def scene(ops: Sequence[Op]) -> Scene:
         failovers=(),
     )
     return replace(seen, failovers=tuple(_failovers(seen, _reasons(story))))
+
+
+def _title(plan: Mapping[str, Any]) -> str:
+    """A scenario's name, or the seed that the faults were drawn from."""
+    return str(plan.get("scenario") or (f"seed {plan['seed']}" if "seed" in plan else "a run"))
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
@@ -217,23 +224,26 @@ def _run_id(op: Op) -> tuple[Any, ...]:
 
 
 def _faults(ops: Iterable[Op]) -> Iterator[Fault]:
-    """Each heal ends the oldest open fault of its name and target."""
+    """One for each node that it struck; a heal ends the oldest of its name and target."""
     faults: list[Fault] = []
     for op in ops:
         if op.source is not Source.NEMESIS:
             continue
-        name, target = str(op.value.get("fault", op.f)), _target(op)
-        if op.f == "inject" and op.type is Type.INVOKE:
-            faults.append(Fault(name, target, op.at_ns))
-        elif op.f == "heal" and op.type is Type.OK:
-            at = _open_fault(faults, name, target)
-            if at is not None:
-                faults[at] = replace(faults[at], ended_ns=op.at_ns)
+        name = str(op.value.get("fault", op.f))
+        for target in _targets(op):
+            if op.f == "inject" and op.type is Type.INVOKE:
+                faults.append(Fault(name, target, op.at_ns))
+            elif op.f == "heal" and op.type is Type.OK:
+                at = _open_fault(faults, name, target)
+                if at is not None:
+                    faults[at] = replace(faults[at], ended_ns=op.at_ns)
     yield from faults
 
 
-def _target(op: Op) -> str:
-    return str(op.value.get("node") or op.value.get("target") or "")
+def _targets(op: Op) -> Sequence[str]:
+    """The nodes; or else what was struck: a member, etcd, the ledger."""
+    nodes = op.value.get("nodes")
+    return nodes or [str(op.value.get("node") or op.value.get("target") or "")]
 
 
 def _open_fault(faults: Sequence[Fault], name: str, target: str) -> int | None:
@@ -282,14 +292,17 @@ def _writes(story: Story) -> tuple[tuple[Mark, ...], tuple[Mark, ...], tuple[Mar
 
 
 def _refused(story: Story, offset_ns: int | None, ended_ns: int) -> Iterator[Mark]:
-    """Those in the ledger, and those a node told of that the ledger has not."""
-    marks = []
+    """Those in the ledger, and those a node told of that the ledger has not. When a row without a
+    time was written its node tells; where it does not, the row stands at the end."""
+    marks, events = [], list(story.events("ledger.refused"))
     for row in story.rows("refusal"):
-        told = offset_ns is not None and row.get("at") is not None
-        at_ns = _wall_ns(row["at"]) - (offset_ns or 0) if told else ended_ns
+        timed = offset_ns is not None and row.get("at") is not None
+        if not timed and any(op.process == row["node"] for op in events):
+            continue
+        at_ns = _wall_ns(row["at"]) - (offset_ns or 0) if timed else ended_ns
         text = f"{row['what']} under fence {row['fence']} refused: {row['high']} stands"
         marks.append(Mark(at_ns, row["node"], text))
-    for op in story.events("ledger.refused"):
+    for op in events:
         if not any(_same(mark, op) for mark in marks):
             text = f"a write under fence {op.value.get('fence', '?')} refused"
             marks.append(Mark(op.at_ns, op.process, text))
@@ -304,10 +317,12 @@ def _same(mark: Mark, op: Op) -> bool:
 
 
 def _reasons(story: Story) -> dict[tuple[str, int | None], str]:
-    """Why the gate of a node's term shut, by (node, fence)."""
+    """Why the gate of a node's term shut, by (node, fence); where its end shut it, why that was."""
+    told = (*story.events("term.ended"), *story.events("gate.closed"))
     return {
-        (op.process, op.value.get("fence")): str(op.value.get("reason", "?"))
-        for op in story.events("gate.closed")
+        (op.process, op.value.get("fence")): str(op.value["reason"])
+        for op in told
+        if op.value.get("reason")
     }
 
 
@@ -338,7 +353,8 @@ def _succession(seen: Scene, old: Gate, new: Gate) -> Iterator[tuple[int, str]]:
         if key.node == old.node and key.gone_ns and key.put_ns <= old.opened_ns < key.gone_ns:
             yield key.gone_ns, f"{key.node}'s key leaves etcd"
     for mark in seen.raises:
-        if (mark.who, mark.text) == (new.node, f"fence {new.fence}"):
+        raised = (mark.who, mark.text) == (new.node, f"fence {new.fence}")
+        if raised and mark.at_ns <= new.opened_ns:
             yield mark.at_ns, f"{mark.who} raises {mark.text}"
     yield new.opened_ns, f"{new.node} opens its gate"
     for run in (run for run in seen.runs if run.fence == new.fence):

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from chaos import __main__ as chaos_main
-from chaos import report
+from chaos import report, seeds
 from chaos.checks import Finding, Verdict
 from chaos.op import Op, Source, Type, load, save
 from chaos.report.scene import scene
@@ -229,6 +229,48 @@ def test_the_verdict_of_the_run_itself_is_the_one_shown(tmp_path: Path) -> None:
     verdict = {"findings": [{"check": "played_to_the_end", "verdict": "UNKNOWN", "text": "no"}]}
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
     assert report.kept(tmp_path) == (Finding("played_to_the_end", Verdict.UNKNOWN, "no"),)
+
+
+def test_a_series_of_cuts_is_judged_by_its_tally(tmp_path: Path) -> None:
+    tally = {"cuts": 4, "two_gates": 0, "stale_runs": 1, "broken": ["one_row_per_slot: two"]}
+    (tmp_path / "tally.json").write_text(json.dumps(tally))
+    kept = report.kept(tmp_path)
+    assert kept is not None
+    assert [(f.check, f.verdict) for f in kept] == [
+        ("two_gates", Verdict.YES),
+        ("stale_runs", Verdict.NO),
+        ("the_whole_series", Verdict.NO),
+    ]
+
+
+def test_a_simulated_run_is_drawn_as_a_real_one_is() -> None:
+    """It has no wall clock, may strike several nodes at once, and tells no status of an exit."""
+    made = seeds.cut_short(seeds.plan_of(7, 600_000), 160_000)
+    ops, judged = seeds.play(made)
+    seen = scene(ops)
+    assert seen.title == "seed 7"
+    assert len(seen.runs) > 50
+    assert {fault.target for fault in seen.faults} > {"ledger"}
+    assert all(fault.ended_ns for fault in seen.faults)
+    assert seen.failovers
+    page = report.of(ops, judged.findings)
+    assert "(None)" not in Page(page).text
+
+
+def test_each_node_that_a_fault_struck_is_marked() -> None:
+    value = {"fault": "freeze-node", "target": "minority", "nodes": ["a", "b"]}
+    ops = [
+        Op(at, Source.NEMESIS, "nemesis", f, kind, value)
+        for at, f, kind in (
+            (1, "inject", Type.INVOKE),
+            (2, "inject", Type.OK),
+            (9, "heal", Type.OK),
+        )
+    ]
+    assert [(f.target, f.began_ns, f.ended_ns) for f in scene(ops).faults] == [
+        ("a", 1, 9),
+        ("b", 1, 9),
+    ]
 
 
 def many(runs: int) -> tuple[Op, ...]:
