@@ -177,8 +177,8 @@ def no_room(pids: Pids, path: Path) -> Stretch:
     return Stretch("no room", begin, end)
 
 
-def left(words: Sequence[str]) -> list[str]:
-    """The command lines, on this machine, in which one of these words stands."""
+def left(*words: Sequence[str]) -> list[str]:
+    """The command lines, on this machine, in which all words of one of these groups stand."""
     proc = Path("/proc")
     if (proc / "self" / "cmdline").exists():
         lines = [_command(at) for at in proc.iterdir() if at.name.isdecimal()]
@@ -187,7 +187,7 @@ def left(words: Sequence[str]) -> list[str]:
         lines = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split(
             "\n"
         )
-    return [line for line in lines if any(word in line for word in words)]
+    return [line for line in lines if any(all(w in line for w in group) for group in words)]
 
 
 def _command(at: Path) -> str:

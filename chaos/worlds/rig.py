@@ -29,7 +29,7 @@ from chaos.worlds.hand import Hand, Unanswered
 from chaos.worlds.hosts import Machine
 from chaos.worlds.network import Network
 from chaos.worlds.nodes import Launcher, Node, Place, sound
-from chaos.worlds.services import EtcdCluster, Postgres
+from chaos.worlds.services import EtcdCluster, NotHere, Postgres
 from chaos.worlds.witnesses import EtcdWitness, LedgerWitness, SqliteWitness, Witness
 from cron_leader import config as configuration
 from cron_leader.config import Config
@@ -110,7 +110,8 @@ class Rig:
         self.hand = Hand({name: seat.client for name, seat in site.cluster.seats.items()})
         self.clocks: dict[str, processes.WallClock] = {}
         self._workload = Workload(site.scratch / "effects.jsonl", site.scratch / "release")
-        self._toml = wanted.out / "cron-leader.toml"
+        own = wanted.config
+        self._toml = wanted.out / "cron-leader.toml" if own is None else own.resolve()
         self._more = False
         self._keeping = False
         self._lock = threading.Lock()
@@ -118,8 +119,10 @@ class Rig:
     # ------------------------------------------------------------------ beginning and end
 
     def __enter__(self) -> Self:
-        self.write_config()
+        if self.wanted.config is None:
+            self._write_config()
         self.config = self._load()
+        _refuse_what_reaches_out(self.config)
         asyncio.run(_migrate(self.site.url, self.config.fleet))
         self._ledger_witness = self._witness()
         self._ledger_witness.install()
@@ -187,19 +190,16 @@ class Rig:
     def change_config(self) -> None:
         """A job more, or one less; who is started from now on has it."""
         self._more = not self._more
-        self.write_config()
+        self._write_config()
 
-    def write_config(self) -> None:
+    def _write_config(self) -> None:
         """What tells nodes apart, and where etcd and the ledger are, is in their environment."""
-        if self.wanted.config is not None:
-            text = self.wanted.config.read_text(encoding="utf-8")
-        else:
-            text = self._workload.mixed(
-                endpoints=self.site.cluster.endpoints,
-                ledger=self.site.url,
-                ttl_s=self.wanted.plan.ttl_s,
-                more=self._more,
-            )
+        text = self._workload.mixed(
+            endpoints=self.site.cluster.endpoints,
+            ledger=self.site.url,
+            ttl_s=self.wanted.plan.ttl_s,
+            more=self._more,
+        )
         fresh = self._toml.with_suffix(".new")
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(self._toml)
@@ -283,7 +283,9 @@ class Rig:
         except Unanswered as error:
             keys = [str(error)]
         return {
-            "processes": processes.left((str(self._toml), str(self._workload.effects))),
+            "processes": processes.left(
+                ("--node-id", str(self._toml)), (str(self._workload.effects),)
+            ),
             "connections": self._ledger_witness.sessions() + self.site.connections(),
             "keys": keys,
         }
@@ -330,6 +332,17 @@ class Rig:
             for name in self.wanted.nodes:
                 file = self.site.scratch / f"{name}.clock"
                 self.clocks[name] = processes.WallClock(file, [])
+
+
+def _refuse_what_reaches_out(config: Config) -> None:
+    """Etcd and ledger are the world's; nothing else of somebody's own may be touched."""
+    reaching = {
+        "[http]": config.http,
+        "[[notify]]": config.notify,
+        "fence targets": config.fence_targets,
+    }
+    if found := [what for what, value in reaching.items() if value]:
+        raise NotHere(f"{config.path}: take out {', '.join(found)}: these reach out of the world")
 
 
 def faketime() -> str | None:

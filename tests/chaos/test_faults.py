@@ -335,12 +335,12 @@ def test_a_slow_process_stands_still_again_and_again(parent: subprocess.Popen[by
 
 
 def test_of_a_killed_tree_nobody_is_left(parent: subprocess.Popen[bytes]) -> None:
-    assert processes.left([COUNT])
+    assert processes.left((COUNT,))
     kill = processes.killed_tree("kill", lambda: [parent.pid])
     kill.inject()
     assert kill.heal() == 1
     assert parent.wait(SOON_S) == -signal.SIGKILL
-    until(lambda: not processes.left([COUNT]))
+    until(lambda: not processes.left((COUNT,)))
 
 
 def test_a_wall_clock_is_set_and_set_right_again(tmp_path: Path) -> None:
