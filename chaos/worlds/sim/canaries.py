@@ -27,6 +27,7 @@ SHORTER_MS = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, TIME_MS)
 """A run that shows a defect is cut short after one of these."""
 MOST_SEEDS = 200
 T = TypeVar("T")
+R = TypeVar("R")
 Found = tuple[str, Judged | None]
 RECORD = Path(__file__).with_name("track_record.json")
 
@@ -125,7 +126,7 @@ def proven(names: Iterable[str]) -> Iterator[tuple[str, Judged | None]]:
     yield from apart(_again, list(names))
 
 
-def apart(do: Callable[[T], Found], asked: Sequence[T]) -> Iterator[Found]:
+def apart(do: Callable[[T], R], asked: Sequence[T]) -> Iterator[R]:
     """Each in a process of its own, forked by a server that has everything loaded."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
