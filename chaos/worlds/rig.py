@@ -115,6 +115,7 @@ class Rig:
         self._more = False
         self._keeping = False
         self._lock = threading.Lock()
+        self._asked = {name: threading.Lock() for name in wanted.nodes}
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -253,14 +254,16 @@ class Rig:
             self.nodes.pop(name).stop()
 
     def restart(self, name: str) -> None:
-        """Asked to stop; when it has, it is started again. Until it is in line."""
-        before = self.clock.now_ns()
-        self.nodes[name].stop()
-        self.history.wait(
-            lambda op: op.source is Source.ETCD and (op.f, op.process) == ("put", name),
-            within_s=GONE_S,
-            after_ns=before,
-        )
+        """Asked to stop; when it has, it is started again. Until it is in line. One asks at a time:
+        a second signal would kill it at once, as it should."""
+        with self._asked[name]:
+            before = self.clock.now_ns()
+            self.nodes[name].stop()
+            self.history.wait(
+                lambda op: op.source is Source.ETCD and (op.f, op.process) == ("put", name),
+                within_s=GONE_S,
+                after_ns=before,
+            )
 
     def leader(self) -> str | None:
         line = self.etcd_witness.line()
