@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
 
 from cron_leader.core import messages as m
 from cron_leader.core.dispatch import Pool
-from cron_leader.core.model import Applied, DueRow, Job, Origin, Overlap, Run, SlotKey, WhenFull
+from cron_leader.core.model import DueRow, Job, Origin, Overlap, Run, SlotKey, WhenFull
 from cron_leader.core.waiting import Lane
+from tests.core.course import Course
 from tests.core.driver import Driver, S, job, patient, result
 from tests.core.test_dispatch import at, due, states
 from tests.core.test_overlap import next_slot, start
@@ -231,50 +233,30 @@ def test_no_pool_is_ever_passed_and_nothing_waits_for_ever(seed: int) -> None:
     most = {"x": 1, "y": 3}
     jobs = jobs_of_tenants(chance)
     d = Driver(jobs, patient(pool=pool(6, **most))).lead()
-    going: dict[str, Run] = {}
-    open_: set[SlotKey] = set()
 
-    def act() -> None:
-        todo = list(d.effects)
-        while todo:
-            match todo.pop(0):
-                case m.Take() as take:
-                    open_.update(c.slot for c in take.batch.claims)
-                    for entry in take.batch.entries:
-                        (open_.add if entry.state == "due" else open_.discard)(entry.slot)
-                    todo += d.grant(take)
-                case m.Prepare(run):
-                    going[run.run_id] = run
-                    todo += d.step(m.Prepared(run.run_id))
-                case m.Go(run):
-                    todo += d.step(m.Started(run.run_id, d.wall))
-                case m.Kill(run_id):
-                    todo += ended(run_id)
-                case m.WriteFinish(term, finish):
-                    answer = m.FinishAnswered(term.nonce, finish.run_id, Applied())
-                    todo += d.step(answer)
-                case m.Heartbeat():
-                    todo += d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
-            by_group = Counter(run.job.group for run in going.values())
-            assert len(going) <= 6
-            assert all(by_group[group] <= bound for group, bound in most.items())
+    def bound(going: Collection[Run]) -> None:
+        by_group = Counter(run.job.group for run in going)
+        assert len(going) <= 6
+        assert all(by_group[group] <= most_of for group, most_of in most.items())
 
-    def ended(run_id: str) -> list[m.Effect]:
-        open_.discard(going.pop(run_id).slot)
-        return d.step(m.RunEnded(run_id, result()))
-
+    course = Course(d, bound)
     for _ in range(40):
         d.boot_ns += S
         d.wall += timedelta(seconds=1)
         d.step()
-        act()
+        course.answer()
         d.renew()
-        act()
-        for run_id in chance.sample(list(going), min(len(going), chance.randrange(4))):
-            if run_id in going:
-                ended(run_id)
-                act()
-    while going:
-        ended(chance.choice(list(going)))
-        act()
-    assert open_ == set()
+        course.answer()
+        for run_id in chance.sample(
+            list(course.going), min(len(course.going), chance.randrange(4))
+        ):
+            if run_id in course.going:
+                course.end(run_id)
+    while course.going:
+        course.end(chance.choice(list(course.going)))
+    started = {claim.slot for batch in course.batches for claim in batch.claims}
+    entries = [entry for batch in course.batches for entry in batch.entries]
+    waited = {entry.slot for entry in entries if entry.state == "due"}
+    closed = {entry.slot for entry in entries if entry.state != "due"}
+    assert started <= course.ended
+    assert waited <= course.ended | closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,6 @@ from cron_leader.core import messages as m
 from cron_leader.core import waiting
 from cron_leader.core.dispatch import Pool
 from cron_leader.core.model import (
-    Applied,
     Catchup,
     Delivery,
     DueRow,
@@ -24,6 +24,7 @@ from cron_leader.core.model import (
     State,
     WhenFull,
 )
+from tests.core.course import Course
 from tests.core.driver import T0, Driver, job, patient, result
 from tests.core.test_dispatch import at, due, states
 
@@ -261,53 +262,28 @@ def test_bounds_hold_and_no_slot_is_left_over_any_course_of_events(seed: int) ->
     ]
     most = {"skip": 1, "queue": 1, "wide": 2, "replace": 1, "allow": 2}
     d = Driver(jobs, patient(pool=Pool(4, 10.0))).lead()
-    going: dict[str, Run] = {}
-    seen: Counter[SlotKey] = Counter()
 
-    def act() -> None:
-        """Answer whatever was asked, until nothing is."""
-        todo = list(d.effects)
-        while todo:
-            match todo.pop(0):
-                case m.Take() as take:
-                    assert len(take.batch.claims) <= 4
-                    seen.update(c.slot for c in take.batch.claims)
-                    seen.update(e.slot for e in take.batch.entries if e.state is State.SKIPPED)
-                    todo += d.grant(take)
-                case m.Prepare(run):
-                    going[run.run_id] = run
-                    todo += d.step(m.Prepared(run.run_id))
-                case m.Go(run):
-                    todo += d.step(m.Started(run.run_id, d.wall))
-                case m.Kill(run_id):
-                    del going[run_id]
-                    todo += d.step(m.RunEnded(run_id, result("killed by SIGTERM")))
-                case m.WriteFinish(term, finish):
-                    answer = m.FinishAnswered(term.nonce, finish.run_id, Applied())
-                    todo += d.step(answer)
-                case m.Heartbeat():
-                    todo += d.step(m.HeartbeatAnswered(d.nonce, Applied(), d.wall))
-            by_job = Counter(run.slot.job for run in going.values())
-            assert len(going) <= 4
-            assert all(by_job[name] <= bound for name, bound in most.items())
+    def bound(going: Collection[Run]) -> None:
+        by_job = Counter(run.slot.job for run in going)
+        assert len(going) <= 4
+        assert all(by_job[name] <= most_of for name, most_of in most.items())
 
-    def end_one() -> None:
-        run_id = chance.choice(list(going))
-        del going[run_id]
-        d.step(m.RunEnded(run_id, result()))
-        act()
-
+    course = Course(d, bound)
     for _ in range(60):
         d.after(chance.choice((0.25, 0.5, 1)))
-        act()
+        course.answer()
         d.renew()
-        act()
+        course.answer()
         for _ in range(chance.randrange(3)):
-            if going:
-                end_one()
+            if course.going:
+                course.end(chance.choice(list(course.going)))
     planned = d.wall.replace(microsecond=0)
-    while going:
-        end_one()
+    while course.going:
+        course.end(chance.choice(list(course.going)))
+    assert all(len(batch.claims) <= 4 for batch in course.batches)
+    seen = Counter(claim.slot for batch in course.batches for claim in batch.claims)
+    entries = [entry for batch in course.batches for entry in batch.entries]
+    seen.update(entry.slot for entry in entries if entry.state is State.SKIPPED)
     due_slots = int((planned - T0) / timedelta(seconds=1)) * len(jobs)
     assert len(seen) == due_slots
     assert set(seen.values()) == {1}
