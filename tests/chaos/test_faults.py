@@ -163,7 +163,7 @@ def test_a_bad_way_is_slower_and_loses_nothing(
     client, served = ends.connect()
     fault = streams.worse("worse", ends.proxies, (ends.link.out,), **worse)
     fault.inject()
-    for _ in range(8):
+    for _ in range(4):
         client.sendall(b"x")
         assert served.recv(10) == b"x"
     assert fault.heal() > 0
