@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -35,6 +36,9 @@ from cron_leader.ledger.writes import Rows, Write
 
 T = TypeVar("T")
 
+MANY = 5_000
+"""Rows that are gone through beside the event loop, which renews leases meanwhile."""
+
 PAST_QUERIES = ("planned_to", "read_jobs")
 """What a new leader reads, for past_of."""
 
@@ -61,7 +65,8 @@ class GuardedLedger(ABC):
 
     async def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
         self._foreread = None
-        return await self.write(writes.settle(term, settlement))
+        rows = len(settlement.jobs) + len(settlement.entries) + len(settlement.gaps)
+        return await self.write(await aside(rows, lambda: writes.settle(term, settlement)))
 
     async def take(self, term: Term, batch: Batch) -> Taken | Refused:
         return await self.write(writes.take(term, batch))
@@ -231,6 +236,11 @@ def _refusal(candidate: Candidate, row: Mapping[str, Any]) -> str:
         f"ledger refuses election {election}: {fact}; "
         "if etcd was restored or rebuilt, run `cron-leader fence rebase`"
     )
+
+
+async def aside(rows: int, work: Callable[[], T]) -> T:
+    """What becomes of so many rows: at once, or in a thread if they are many."""
+    return await asyncio.to_thread(work) if rows > MANY else work()
 
 
 def past_of(planned: Rows, jobs: Rows) -> Past:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow
 
 from cron_leader import fencing
 from cron_leader.core.model import (
@@ -40,6 +41,7 @@ from cron_leader.ledger import writes
 from cron_leader.ledger.guarded import (
     PAST_QUERIES,
     GuardedLedger,
+    aside,
     guard_params,
     judge_raise,
     mark_of,
@@ -61,6 +63,8 @@ Statement = tuple[str, Arguments]
 """Text in psycopg's notation, and its parameters (None: none)."""
 
 READ_S = 3.0
+LOOK_BACK_S = 3 * WRITE_S
+"""It may read a hundred thousand jobs, in pieces."""
 OPEN_S = 30.0
 RAISE_S = 60.0
 """The longest wait for the lock of a raise; the caller's patience is shorter."""
@@ -75,6 +79,9 @@ RECORD_S = 1.0
 
 CHUNK = 5000
 """Rows of a batch sent at once, so that the event loop runs in between."""
+
+PIECE = 1000
+"""Rows of an answer that are read at once: some milliseconds."""
 
 _QUERIES = queries(Dialect.POSTGRES)
 
@@ -228,13 +235,15 @@ class PostgresLedger(GuardedLedger):
         )
         async with self._sessions.session(RAISE_S) as connection:
             *_, fence, _, planned, jobs = await _transact(connection, statements)
-        self._foreread = (candidate.nonce, past_of(planned, jobs))
+        foreread = await aside(len(jobs), lambda: past_of(planned, jobs))
+        self._foreread = (candidate.nonce, foreread)
         return judge_raise(candidate, fence)
 
     async def look_back(self, election: str) -> Past:
         statements = [_named(query, {"election": election}) for query in PAST_QUERIES]
-        async with self._sessions.session(WRITE_S) as connection:
-            return past_of(*await _transact(connection, statements))
+        async with self._sessions.session(LOOK_BACK_S) as connection:
+            planned, jobs = await _transact(connection, statements)
+        return await aside(len(jobs), lambda: past_of(planned, jobs))
 
     async def read(self, query: str, params: Params) -> Rows:
         async with self._sessions.session(WRITE_S) as connection:
@@ -277,6 +286,25 @@ class PostgresLedger(GuardedLedger):
         return answer
 
     async def _send(self, write: Write[T]) -> T | Refused | _OwnCopy:
+        many = sum(len(step.rows or ()) for step in write.steps)
+        statements, last = await aside(many, lambda: self._script(write))
+        async with self._sessions.session(write.within_s) as connection:
+            try:
+                *answers, guard, _ = await _transact(connection, statements)
+            except psycopg.errors.UniqueViolation:
+                if write.instead is None:
+                    raise
+                return _OwnCopy()
+            except psycopg.Error as error:
+                if error.sqlstate != fencing.REFUSED:
+                    raise
+                return Refused(write.what, _fence_in(error))
+        rows = [row for answer in answers[-last:] for row in answer]
+        now = to_time(guard[0]["ledger_now"])
+        return await aside(len(rows), lambda: write.answer(rows, now))
+
+    def _script(self, write: Write[T]) -> tuple[Sequence[Statement], int]:
+        """The whole transaction, and how many statements its last step is."""
         last = tuple(_statements(write.steps[-1]))
         statements = (
             *_begin(
@@ -289,19 +317,7 @@ class PostgresLedger(GuardedLedger):
             (fencing.POSTGRES_GUARD, guard_params(write.term)),
             _COMMIT,
         )
-        async with self._sessions.session(write.within_s) as connection:
-            try:
-                *answers, guard, _ = await _transact(connection, statements)
-            except psycopg.errors.UniqueViolation:
-                if write.instead is None:
-                    raise
-                return _OwnCopy()
-            except psycopg.Error as error:
-                if error.sqlstate != fencing.REFUSED:
-                    raise
-                return Refused(write.what, _fence_in(error))
-        rows = [row for answer in answers[-len(last) :] for row in answer]
-        return write.answer(rows, to_time(guard[0]["ledger_now"]))
+        return statements, len(last)
 
     async def _record(self, refusal: Params) -> None:
         """Best effort, unfenced: the one thing a deposed leader may write."""
@@ -352,7 +368,7 @@ async def _transact(connection: Connection, statements: Sequence[Statement]) -> 
     try:
         async with connection.pipeline():
             cursors = [await connection.execute(t.encode(), p) for t, p in statements]
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [await _rows(cursor) for cursor in cursors]
     except psycopg.Error:
         if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             await connection.execute("ROLLBACK")
@@ -360,8 +376,19 @@ async def _transact(connection: Connection, statements: Sequence[Statement]) -> 
 
 
 async def _execute(connection: Connection, text: str, params: Arguments = None) -> Rows:
-    cursor = await connection.execute(text.encode(), params)
-    return await cursor.fetchall() if cursor.description else []
+    return await _rows(await connection.execute(text.encode(), params))
+
+
+async def _rows(cursor: psycopg.AsyncCursor[DictRow]) -> Rows:
+    """All rows, read in pieces, so that the event loop runs in between."""
+    rows: list[DictRow] = []
+    while cursor.description:
+        piece = await cursor.fetchmany(PIECE)
+        rows += piece
+        if len(piece) < PIECE:
+            break
+        await asyncio.sleep(0)
+    return rows
 
 
 # ------------------------------------------------------------------ schema
