@@ -12,13 +12,12 @@ from chaos.seeds import Judged
 from chaos.worlds.sim.canaries import SIM_CANARIES, apart, proven
 
 CHANGED = "the sim has changed: `python -m chaos canary --world sim --record`, then `--list`"
-KNOWN = [name for name, canary in SIM_CANARIES.items() if canary.seed is not None]
 
 
 @pytest.fixture(scope="module")
 def found() -> Mapping[str, Judged | None]:
     """What became of each at its seed; all of them in a few processes, forked one by one."""
-    return dict(proven(KNOWN))
+    return dict(proven(SIM_CANARIES))
 
 
 def least(name: str) -> tuple[Plan, Plan]:
@@ -36,7 +35,7 @@ def test_a_failing_plan_shrinks_to_the_one_fault_that_matters() -> None:
     assert found.time_ms < whole.time_ms
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SIM_CANARIES)
 def test_a_defect_breaks_its_law_at_the_seed_of_the_track_record(
     name: str, found: Mapping[str, Judged | None]
 ) -> None:

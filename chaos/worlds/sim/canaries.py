@@ -81,7 +81,6 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     (defects.key_before_gate, _ALL_FAULTS),
     (defects.key_before_runs, (Fault.LEDGER_RESTORE,)),
     (defects.resign_before_run, _ALL_FAULTS),
-    (sim.supervisor_misses_deadline, (Fault.FREEZE_DAEMON,)),
     (sim.revoked_before_runs, (Fault.KILL_DAEMON,)),
     (defects.group_unbounded, _ALL_FAULTS),
     # -- the ledger
@@ -89,7 +88,6 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     (sim.row_guard_only, _STALE),
     (sim.guard_without_lock, (Fault.FREEZE_NODE, Fault.KEY_DELETE)),
     (sim.raise_takes_equal, _ALL_FAULTS),
-    (sim.guard_without_nonce, _ALL_FAULTS),
     (sim.lost_commit_trusted, _UNANSWERED),
     (sim.attempt_kept, _ALL_FAULTS),
     # -- the takeover

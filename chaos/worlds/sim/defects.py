@@ -81,13 +81,6 @@ def gate_without_raise() -> None:
 # ------------------------------------------------------------------ the supervisor
 
 
-def supervisor_misses_deadline() -> None:
-    """the supervisor of a frozen daemon lets the deadline pass"""
-    from chaos.worlds.sim.daemon import Daemon
-
-    Daemon.kills_at_deadline = lambda _: False
-
-
 def revoked_before_runs() -> None:
     """a dead daemon's lease goes before its runs are killed"""
     from chaos.worlds.sim.daemon import Machine
@@ -121,13 +114,6 @@ def raise_takes_equal() -> None:
     from chaos.worlds.sim.ledger import ModelLedger
 
     ModelLedger.is_below = lambda self, fence: self.fence is None or self.fence[0] <= fence
-
-
-def guard_without_nonce() -> None:
-    """raise and guard compare fences only: two terms of one fence pass them"""
-    from chaos.worlds.sim.ledger import ModelLedger
-
-    ModelLedger.holds = lambda self, fence, nonce: self.fence is not None and self.fence[0] == fence
 
 
 def guard_without_lock() -> None:
