@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.shelf import SHELF
 
@@ -78,6 +79,16 @@ class Postgres:
 def installed() -> Mapping[int, Path]:
     """Major version -> folder of binaries, of every Postgres found on this machine."""
     return {major(folder): folder for folder in reversed(list(_folders()))}
+
+
+def newest() -> Path:
+    """Skips where there is none; CRON_LEADER_REQUIRE_ALL=1 makes that a failure."""
+    found = installed()
+    if not found and os.environ.get("CRON_LEADER_REQUIRE_ALL") == "1":
+        pytest.fail("needs Postgres, and CRON_LEADER_REQUIRE_ALL is set")
+    if not found:
+        pytest.skip("needs Postgres")
+    return found[max(found)]
 
 
 def _folders() -> Iterator[Path]:

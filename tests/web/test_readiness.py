@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +28,7 @@ shell = "until [ -e go ]; do sleep 0.05; done"
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[pg_kit.Postgres]:
-    found = pg_kit.installed()
-    if not found:
-        if os.environ.get("CRON_LEADER_REQUIRE_ALL"):
-            pytest.fail("needs Postgres")
-        pytest.skip("needs Postgres")
-    with pg_kit.postgres(found[max(found)]) as server:
+    with pg_kit.postgres(pg_kit.newest()) as server:
         yield server
 
 
