@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 Slices = Generator[None, None, T]
 
-SLICE = 500
-"""Jobs, slots or rows looked at in one slice: some ten milliseconds."""
+SLICE = 200
+"""Jobs, slots or rows looked at in one slice: milliseconds, some more if each schedule is new."""
 
 
 class Slicer:
