@@ -84,6 +84,7 @@ class Operators:
     def _ledger_back(self, move: Move) -> None:
         server = self._world.ledger_server
         server.ledger.restore(self._of_ledger.pop(move))
+        self._world.etcd.rebased(server.ledger.offset)
         self._world.restored(server.ledger.holder, server.ledger.fence)
         server.start()
 

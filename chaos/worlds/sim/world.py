@@ -100,6 +100,8 @@ class World:
         self._say("meddled", Type.INFO, {"node": node, "fence": fence})
 
     def committed(self, node: str, what: str, fence: int, raised: bool) -> None:
+        if raised:
+            self.etcd.rebased(self.ledger_server.ledger.offset)
         if raised and (daemon := self.machines[node].daemon) and daemon.candidacy:
             self.etcd.raised_by(daemon.candidacy.lease, fence)
         value = {
