@@ -85,12 +85,12 @@ _LOSSES = frozenset({"term.ended", "lease.lost", "gate.closed"})
 async def hostile(place: Place) -> list[Figure]:
     """Loop lag, growth and losses over all of them."""
     touched = TOUCHED if psutil.virtual_memory().available > 2 * TOUCHED else TOUCHED // 4
-    first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=APART_S)
+    first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2 * APART_S)
     _configure(place, first, touched)
     last = first + timedelta(seconds=APART_S * (len(_HOSTILE) + 1))
     async with node(place) as events:
         daemon = psutil.Process((await _first(events, "node.started"))["pid"])
-        await _first(events, "run.started")  # the watch stands
+        await _first(events, "run.started", job="watch")
         before = most = daemon.memory_info().rss
         while datetime.now(UTC) < last:
             await asyncio.sleep(0.1)
@@ -119,12 +119,13 @@ def _configure(place: Place, first: datetime, touched: int) -> None:
     write_config(place, jobs)
 
 
-async def _first(events: Path, event: str) -> dict[str, Any]:
+async def _first(events: Path, event: str, **fields: str) -> dict[str, Any]:
     """The first such line of the node, once it is there. Raises CronLeaderError."""
+    wanted = {"event": event, **fields}
     until = datetime.now(UTC) + timedelta(seconds=PATIENCE_S)
     while datetime.now(UTC) < until:
         for line in _lines(events):
-            if line["event"] == event:
+            if wanted.items() <= line.items():
                 return line
         await asyncio.sleep(0.1)
     raise CronLeaderError(f"no {event} within {PATIENCE_S:g} s")
