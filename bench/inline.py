@@ -146,7 +146,7 @@ async def crowd(place: Place, seconds: int) -> Sequence[Figure | Skipped]:
     head = f"[run]\nmax_parallel = {2 * JOBS}\n"
     write_config(place, [head, *(table.format(number) for number in range(JOBS))])
     counted, warm_up = JOBS * seconds, JOBS * WARM_UP_S
-    name = f"{JOBS:,} inline jobs each second, SQLite"
+    name = f"{JOBS:,} inline jobs a second"
     try:
         async with node(place):
             ours = await noted(late, counted + warm_up, within_s=2 * seconds + PATIENCE_S)
@@ -158,7 +158,7 @@ async def crowd(place: Place, seconds: int) -> Sequence[Figure | Skipped]:
     ratio = p99(ours) / p99(theirs)
     return [
         Figure(f"{name}, late (p99)", p99(ours), 25, "ms", counted, beside),
-        Figure(f"{name}, by APScheduler's", ratio, 0.5, "x", counted, "that without a ledger"),
+        Figure(f"{name}, by APScheduler's", ratio, 0.5, "x", counted, "without a ledger"),
     ]
 
 
