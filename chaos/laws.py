@@ -136,10 +136,15 @@ def every_slot_explained(story: Story) -> Finding:
 
 def _known_to(story: Story, job: Mapping[str, Any], started: datetime) -> datetime | None:
     """Up to when a job was known that is retired now: whoever retires it does not know when its
-    slots were, nor those of the time before in which nobody led."""
+    slots were, nor those of the time before in which nobody led, or that the ledger had lost."""
     if job.get("retired_at") is None:
         return None
     retired = (datetime.fromisoformat(job["retired_at"]) - started) // _MICROSECOND * 1_000
+    lost = [op.at_ns for op in story.accepted() if op.value["operation"] == "restore"]
+    last = max((at_ns for at_ns in lost if at_ns <= retired), default=None)
+    own_ns = retired - SECOND_NS  # by its clock, whoever retires it opens its gate about then
+    if last is not None and not any(last <= g.opened_ns < own_ns for g in story.gates()):
+        return started
     shut = (g.closed_ns for g in story.gates() if g.closed_ns and g.closed_ns <= retired)
     return started + max(shut, default=0) // 1_000 * _MICROSECOND
 
