@@ -55,6 +55,18 @@ def test_minutes_of_faults_break_no_law(seed: int) -> None:
     assert not judged.broken, judged
 
 
+@pytest.mark.parametrize(
+    ("seed", "time_s"),
+    [
+        pytest.param(193, 340, id="a key's fence told by an offset that the ledger had lost"),
+        pytest.param(212, 330, id="a job retired while the ledger had lost its last slots"),
+    ],
+)
+def test_a_plan_that_once_seemed_to_break_a_law_breaks_none(seed: int, time_s: int) -> None:
+    judged = seeds.judged(seeds.cut_short(seeds.plan_of(seed, 600_000), time_s * 1_000))
+    assert not judged.broken, judged
+
+
 def test_a_run_without_faults_proves_nothing() -> None:
     judged = seeds.judged(Plan(1, SHORT))
     assert judged.verdict is Verdict.UNKNOWN
