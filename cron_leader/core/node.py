@@ -512,7 +512,7 @@ class Node:
         self, answer: Applied | Refused, asked: datetime | None, sent_ns: int
     ) -> None:
         self._beating = False
-        if not self._held(answer):
+        if not self._held(answer) or self.term is None:  # it may come while the keys go
             return
         assert isinstance(answer, Applied)
         if not answer.changed:

@@ -966,3 +966,13 @@ def test_a_leader_told_to_stop_whose_last_word_is_refused_ends_as_refused_and_ex
     d.asked(m.Leave)
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
+
+
+def test_a_heartbeat_answered_after_its_term_has_ended_changes_nothing_whatever_it_says() -> None:
+    d = Driver().lead()
+    d.after(1)
+    d.asked(m.Heartbeat)
+    d.step(m.LeaseLost(d.nonce))
+    d.step(m.HeartbeatAnswered(d.nonce, Applied(changed=False), d.wall))
+    assert d.quiet("ledger.went_back")
+    assert not d.all(m.Record)
