@@ -125,7 +125,7 @@ def fence_never_falls(story: Story) -> Finding:
         return _unknown(fence_never_falls, "no raise was seen")
     for one, other in pairwise(raises):
         before, after = one.value["fence"], other.value["fence"]
-        if after <= before and other.value["operation"] != "restore":
+        if after <= before and other.value.get("operation") != "restore":
             return _no(fence_never_falls, f"fence {before} was followed by {after}")
     return _yes(fence_never_falls, f"raised {len(raises)} times, to {raises[-1].value['fence']}")
 

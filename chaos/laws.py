@@ -7,7 +7,7 @@ gates stand open until the watch says so; a frozen machine kills nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -78,9 +78,10 @@ def _bounded(gate: Gate, deadlines: list[int]) -> Gate:
     return replace(gate, closed_ns=last_ns)
 
 
-def keys_gone(story: Story) -> dict[int, int]:
-    """Fence -> when etcd deleted its key ."""
-    return {op.value["fence"]: op.at_ns for op in story.deletes()}
+def keys_gone(story: Story) -> dict[tuple[str, int], int]:
+    """(node, fence) -> when etcd deleted its key. Of the node, too: a restored etcd gives the
+    revisions of keys that are gone once more, to others."""
+    return {(op.process, op.value["fence"]): op.at_ns for op in story.deletes()}
 
 
 def meddled(story: Story) -> dict[int, int]:
@@ -97,7 +98,7 @@ def one_row_per_slot(story: Story) -> Finding:
     faults = spells(story)
     restored = [spell for spell in faults if spell.fault == Fault.LEDGER_RESTORE]
     untold = (
-        other.began_ns <= spell.healed_ns and other.healed_ns >= spell.began_ns
+        other.began_ns <= spell.healed_ns and _told_again_ns(story, other) >= spell.began_ns
         for spell in restored
         for other in faults
         if other is not spell
@@ -105,6 +106,15 @@ def one_row_per_slot(story: Story) -> Finding:
     if restored and (planned(story, "rollback") == Rollback.REFIRE or any(untold)):
         story = Story([op for op in story.ops if op.source is not Source.RUN])
     return checks.one_row_per_slot(story)
+
+
+def _told_again_ns(story: Story, spell: Spell) -> int:
+    """When etcd can know again what the ledger holds: what a restored one forgot of that, the next
+    leader tells it."""
+    if spell.fault != Fault.ETCD_RESTORE:
+        return spell.healed_ns
+    opened = (gate.opened_ns for gate in story.gates() if gate.opened_ns > spell.began_ns)
+    return max(spell.healed_ns, min(opened, default=story.ops[-1].at_ns) + SECOND_NS)
 
 
 def every_slot_explained(story: Story) -> Finding:
@@ -124,7 +134,8 @@ def every_slot_explained(story: Story) -> Finding:
     settle_ns = int(planned(story, "settle_ns", 30 * SECOND_NS))
     until = started + timedelta(microseconds=(ends - settle_ns) // 1_000)
     for job in jobs:
-        to = min(until, _known_to(story, job, started) or until)
+        retired_at = job.get("retired_at")
+        to = min(until, datetime.fromisoformat(retired_at)) if retired_at else until
         for at in _slots(datetime.fromisoformat(job["first_seen"]), to, job["every_ms"]):
             state = rows.get((job["job"], at.isoformat()))
             if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
@@ -132,21 +143,6 @@ def every_slot_explained(story: Story) -> Finding:
             if state in UNFINISHED:
                 return _no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
     return _yes(every_slot_explained, f"{len(rows)} rows")
-
-
-def _known_to(story: Story, job: Mapping[str, Any], started: datetime) -> datetime | None:
-    """Up to when a job was known that is retired now: whoever retires it does not know when its
-    slots were, nor those of the time before in which nobody led, or that the ledger had lost."""
-    if job.get("retired_at") is None:
-        return None
-    retired = (datetime.fromisoformat(job["retired_at"]) - started) // _MICROSECOND * 1_000
-    lost = [op.at_ns for op in story.accepted() if op.value["operation"] == "restore"]
-    last = max((at_ns for at_ns in lost if at_ns <= retired), default=None)
-    own_ns = retired - SECOND_NS  # by its clock, whoever retires it opens its gate about then
-    if last is not None and not any(last <= g.opened_ns < own_ns for g in story.gates()):
-        return started
-    shut = (g.closed_ns for g in story.gates() if g.closed_ns and g.closed_ns <= retired)
-    return started + max(shut, default=0) // 1_000 * _MICROSECOND
 
 
 def _slots(after: datetime, until: datetime, every_ms: int) -> Iterator[datetime]:
@@ -177,13 +173,13 @@ def gate_shut_before_key_gone(story: Story) -> Finding:
     gone, hands = keys_gone(story), meddled(story)
     found = gates(story)
     for gate in found:
-        at_ns = gone.get(gate.fence)
+        at_ns = gone.get((gate.node, gate.fence))
         if at_ns is None or gate.fence in hands:
             continue
         if gate.open_at(at_ns):
             text = f"{gate.node}'s gate ({gate.fence}) was open when etcd let its key go"
             return _no(gate_shut_before_key_gone, text)
-    if not gone.keys() & {gate.fence for gate in found}:
+    if not gone.keys() & {(gate.node, gate.fence) for gate in found}:
         return _unknown(gate_shut_before_key_gone, "no leader's key went")
     return _yes(gate_shut_before_key_gone, f"{len(found)} gates")
 
@@ -206,7 +202,7 @@ def no_run_begins_late(story: Story) -> Finding:
             return _no(no_run_begins_late, f"{who}: its gate was shut")
         if op.at_ns > last.get(fence, op.at_ns):
             return _no(no_run_begins_late, f"{who}: past its deadline")
-        if fence not in hands and op.at_ns > gone.get(fence, op.at_ns):
+        if fence not in hands and op.at_ns > gone.get((op.process, fence), op.at_ns):
             return _no(no_run_begins_late, f"{who}: its key was gone")
     if not runs:
         return _unknown(no_run_begins_late, "no run began")
@@ -220,7 +216,7 @@ def lost_runs_end_in_time(story: Story) -> Finding:
     may_finish, faults = set(planned(story, "may_finish")), spells(story)
     for op in story.notes("began"):
         fence, job = op.value["fence"], op.value["job"]
-        at_ns = gone.get(fence)
+        at_ns = gone.get((op.process, fence))
         if at_ns is None or job in may_finish or fence in hands:
             continue
         if ends.get(_run(op), at_ns) > at_ns + DYING_NS and not _frozen(faults, op.process, at_ns):

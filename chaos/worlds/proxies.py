@@ -87,6 +87,7 @@ class _Pair:
     def __init__(self, link: Link, changed: asyncio.Condition) -> None:
         self._link, self._changed = link, changed
         self._writers: list[asyncio.StreamWriter] = []
+        self._broken = False
         self.old = False
         """It was there when copies began to be late."""
 
@@ -98,6 +99,8 @@ class _Pair:
             local = (link.source, 0) if link.source else None
             there = await asyncio.open_connection(link.host, link.port, local_addr=local)
             self._writers.append(there[1])
+            if self._broken:  # while this one was being made
+                self.reset()
             await asyncio.gather(
                 self._pump(reader, there[1], link.out), self._pump(there[0], writer, link.back)
             )
@@ -109,6 +112,7 @@ class _Pair:
                 each.close()
 
     def reset(self) -> None:
+        self._broken = True
         for writer in self._writers:
             end: socket.socket | None = writer.get_extra_info("socket")
             if end is not None:

@@ -306,7 +306,10 @@ def _recorded(account: Account) -> Iterator[str]:
             )
         case Verdict.RETIRED:
             assert row is not None
-            yield f"The job was retired at {output.when(row.retired_at)}; nothing was due."
+            yield (
+                "The job is no longer configured. Whoever led up to "
+                f"{output.when(row.retired_at)} knew it; from then on nothing was due."
+            )
         case Verdict.AHEAD:
             yield f"It is not dealt with yet: the ledger is planned up to {planned_to}."
         case Verdict.DELETED:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, groupby
+from typing import NamedTuple
 
 from cron_leader.core.messages import (
     Drop,
@@ -111,6 +112,17 @@ class Pool:
     groups: Mapping[str, int] = field(default_factory=dict)
 
 
+class _Asked(NamedTuple):
+    """A batch that waits for its answer. Kept while it does: its id() must stay its own.
+
+    floor: planned_to without it, and those asked after it. since_ns: on the boot clock.
+    """
+
+    batch: Batch
+    floor: datetime
+    since_ns: int
+
+
 class Dispatch:
     """The runs of this node, over its terms; `out` collects effects until the node takes them."""
 
@@ -122,7 +134,7 @@ class Dispatch:
         self._agenda = Agenda((), {})
         self._term: Term | None = None
         self._planned: datetime | None = None
-        self._floors: dict[int, tuple[datetime, int]] = {}  # of batches by id(): they are long
+        self._floors: dict[int, _Asked] = {}  # by the batch's id(): to hash one takes long
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
         self._waiting = Waiting({})
         self._in_turn = False  # whether jobs differ in priority or group
@@ -337,7 +349,7 @@ class Dispatch:
             tuple(sheet.gaps),
             known=self.known_to,
         )
-        self._floors[id(batch)] = floor, now.boot_ns
+        self._floors[id(batch)] = _Asked(batch, floor, now.boot_ns)
         self._out.append(Take(self._term, batch))
 
     def _planned_up_to(self, wall: datetime) -> datetime:
@@ -352,8 +364,7 @@ class Dispatch:
         assert self._planned is not None
         if not self._floors:
             return self._planned
-        floor, _ = next(iter(self._floors.values()))  # none of a later batch is lower
-        return floor
+        return next(iter(self._floors.values())).floor  # none of a later batch is lower
 
     def under_way(self) -> tuple[Run, ...]:
         """The runs of this term that were told to go and whose end is not known."""
@@ -370,8 +381,8 @@ class Dispatch:
         batch = next(iter(self._floors.values()), None)  # they were asked in this order
         end_ns = next(iter(self._ends.values()), None)
         if batch is None or end_ns is None:
-            return end_ns if batch is None else batch[1]
-        return min(batch[1], end_ns)
+            return end_ns if batch is None else batch.since_ns
+        return min(batch.since_ns, end_ns)
 
     # ------------------------------------------------------------------ answers of the ledger
 

@@ -406,8 +406,8 @@ class Past:
 class Settlement:
     """The takeover transaction (design: takeover), bound by us so that a resend is the same.
 
-    jobs: configured ones whose record is new or changed, to upsert; retired: names to retire at
-    `now`.
+    jobs: configured ones whose record is new or changed, to upsert; retired: names to retire, as of
+    retired_at: up to there each slot has its row, and nobody who leads knows of a later one.
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
     skip: the ledger went back: its unfinished slots are not run again.
@@ -423,6 +423,8 @@ class Settlement:
     at_least_once: frozenset[str]
     skip: bool = False
     sweep: bool = True
+    retired_at: datetime | None = None
+    """None: now."""
 
 
 @value

@@ -97,6 +97,7 @@ class _Draft:
             at_least_once=frozenset(self.at_least_once),
             skip=self.lost_to is not None,
             sweep=self.past.unfinished,
+            retired_at=self.past.planned_to,
         )
 
 

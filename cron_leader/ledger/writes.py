@@ -132,7 +132,8 @@ def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
 def _backlog(of_term: Params, settlement: Settlement) -> Iterable[Step]:
     jobs = ((j.job, j.first_seen, j.effective_from, j.digest) for j in settlement.jobs)
     yield from _batch("put_jobs", of_term, jobs)
-    yield from _batch("retire_jobs", of_term, ((job,) for job in settlement.retired))
+    as_of = {**of_term, "now": settlement.retired_at or settlement.now}
+    yield from _batch("retire_jobs", as_of, ((job,) for job in settlement.retired))
     yield from _entries(of_term, settlement.entries, settlement.now)
     yield from _gaps(of_term, settlement.gaps)
 

@@ -685,6 +685,7 @@ def test_the_takeover_writes_what_the_past_owes() -> None:
         ("beat", "due", None),
     ]
     assert settlement.retired == ("left",)
+    assert settlement.retired_at == at(-5), "nobody who leads knows its later slots"
     assert settlement.planned_to == T0
     assert {r.job: r.effective_from for r in settlement.jobs} == {"new": T0}
 

@@ -97,8 +97,9 @@ async def test_a_step_down_hands_over_in_milliseconds_and_loses_no_slot(
         assert abs(said["handover_ms"]) < 1000
         assert (taken.at - ended.at).total_seconds() < 1
 
-        late = [r for r in place.fleet.timeline.all("run.started", node="a") if r.at > closed.at]
-        assert late == []
+        # One that was told to go just before may say that it began just after.
+        began = place.fleet.timeline.all("run.started", node="a")
+        assert [r for r in began if r.fields["scheduled_for"] > closed.fields["ts"]] == []
         each_once(place, "beat", HALF, opened.at, last.at - HALF)
         by = {s.scheduled_for: s.node for s in place.slots("beat")}
         assert {n for at, n in by.items() if opened.at < at <= closed.at - HALF} == {"a"}

@@ -502,13 +502,14 @@ async def test_a_settlement_writes_backlog_gaps_jobs_and_the_term(lab: Lab) -> N
     first = await lab.leader("a", settlement(jobs=("job", "old")))
     second = await lab.leader("b")
     past = settlement(entries=entries, gaps=(gap,), retired=("old",), now=at(30))
+    past = replace(past, retired_at=at(29))
     assert await second.settle(past) == (DueRow(slot(-40), 0, Origin.CATCHUP, None),)
     reader = lab.read()
     (row,) = reader.gaps()
     assert (row.first, row.last, row.slots, row.state, row.reason, row.fence) == (
         gap.first, gap.last, 17, "missed", "no_leader", second.fence,
     )  # fmt: skip
-    assert [(j.job, j.retired_at) for j in reader.jobs()] == [("job", None), ("old", at(30))]
+    assert [(j.job, j.retired_at) for j in reader.jobs()] == [("job", None), ("old", at(29))]
     new, old = reader.terms()
     assert (new.node, new.planned_to, new.ended_at) == ("b", at(30), None)
     assert (old.fence, old.ended_at, old.reason) == (first.fence, T0, "lease_expired")

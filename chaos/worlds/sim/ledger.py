@@ -231,7 +231,9 @@ class ModelLedger:
                 self._sweep(term.fence, settlement)
             self.jobs.update((record.job, self._put(record)) for record in settlement.jobs)
             for name in settlement.retired:
-                self.jobs[name] = replace(self.jobs[name], retired_at=settlement.now)
+                self.jobs[name] = replace(
+                    self.jobs[name], retired_at=settlement.retired_at or settlement.now
+                )
             self._entries(term, settlement.entries)
             self._gaps(settlement.gaps)
         rows = [row for row in self._open.values() if _waits(row, term.fence)]
