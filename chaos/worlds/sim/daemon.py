@@ -52,7 +52,7 @@ class Machine:
         self.world, self.name, self.draws = world, name, draws
         self.engine = world.engine
         self.clock = Clock(draws.between(-100, 100))
-        self.to_etcd = Way(world.engine, Draws(draws.bits()))
+        self.to_etcd = Way(world.engine, Draws(draws.bits()), world.etcd.broken)
         self.to_ledger = Way(world.engine, Draws(draws.bits()))
         self.jobs = Process(world.engine)
         self.daemon: Daemon | None = None

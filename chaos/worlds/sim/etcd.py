@@ -212,6 +212,12 @@ class Etcd:
         self.leases = {id_: Lease(ttl_ns, ends_ns + ttl_ns) for id_, ttl_ns in backup.leases}
         self.line = dict(backup.line)
 
+    def broken(self, way: Way) -> None:
+        """Its connections are: whoever watched over them is told."""
+        for watch in [watch for watch in self.watches if watch.way is way and watch.live]:
+            watch.open = False
+            way.back(watch.process.wake, watch.lost)
+
     # ------------------------------------------------------------------ asking
 
     def serve(self, member: int, do: Callable[[], R], answer: Callable[[R], object]) -> None:

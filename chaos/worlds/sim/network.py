@@ -1,11 +1,13 @@
 """The way of one node to one service: slow, lossy, cut in one direction or both.
 
-As TCP does, a message that meets a cut waits; when the cut is healed it may still arrive, long
-after its sender gave up. A lost packet costs a retransmission, not the message.
+As TCP does, a message that meets a cut waits; when the cut is healed all of them arrive, long after
+their senders gave up, or none does, for the connections were broken, and whoever holds one is told.
+A lost packet costs a retransmission, not the message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from chaos.gen import Draws
@@ -17,10 +19,23 @@ RETRANSMIT_NS = 200 * MS
 class Way:
     """Both directions of one node's traffic with one service."""
 
-    __slots__ = ("_draws", "_engine", "_epoch", "_held", "bit", "cuts", "delay_ms", "loss")
+    __slots__ = (
+        "_broken",
+        "_draws",
+        "_engine",
+        "_epoch",
+        "_held",
+        "bit",
+        "cuts",
+        "delay_ms",
+        "loss",
+    )
 
-    def __init__(self, engine: Engine, draws: Draws) -> None:
-        self._engine, self._draws = engine, draws
+    def __init__(
+        self, engine: Engine, draws: Draws, broken: Callable[[Way], None] = lambda _: None
+    ) -> None:
+        """broken: called when its connections are."""
+        self._engine, self._draws, self._broken = engine, draws, broken
         self.cuts = [0, 0]
         """How many cuts lie on it, out and in."""
         self.delay_ms = self.loss = self.bit = self._epoch = 0
@@ -68,15 +83,15 @@ class Way:
         """What waited comes through, or its connection has been given up meanwhile."""
         for direction in directions:
             self.cuts[direction] -= 1
+        if self._held and not self._draws.percent(60):
+            self.reset()
         held, self._held = self._held, []
         for direction, do, args in held:
-            if self.cuts[direction]:
-                self._held.append((direction, do, args))
-            elif self._draws.percent(60):
-                self._send(direction, do, args)
+            self._send(direction, do, args)
 
     def reset(self) -> None:
-        """Whatever is under way is lost."""
+        """Its connections break: whatever is under way is lost."""
         self.bit += 1
         self._epoch += 1
         self._held.clear()
+        self._broken(self)
