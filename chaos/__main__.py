@@ -73,7 +73,8 @@ def _do(args: argparse.Namespace) -> int:
             print(_draw(args.folder))
             return 0
         case _:
-            return _show(_judged(op.load(args.history)))
+            kept: Path = args.history
+            return _show(_judged(op.load(kept / "history.jsonl" if kept.is_dir() else kept)))
 
 
 def _judged(ops: Sequence[Op]) -> tuple[Finding, ...]:
@@ -125,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     canary.add_argument("--world", choices=SIM, help="look for its first seed there")
     canary.add_argument("--list", action="store_true", help="the track record, as Markdown")
     canary.add_argument("--record", action="store_true", help="keep the first seeds of the sim's")
-    check = commands.add_parser("check", help="judge a history.jsonl again")
-    check.add_argument("history", type=Path)
+    check = commands.add_parser("check", help="judge a run's history again")
+    check.add_argument("history", type=Path, help="a history.jsonl, or the folder it lies in")
     drawn = commands.add_parser(
         "report", help="draw a run: report.html and report.svg in its folder"
     )

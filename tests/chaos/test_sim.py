@@ -107,6 +107,8 @@ def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
     assert (first / "history.jsonl").read_bytes() == (again / "history.jsonl").read_bytes()
     assert plan.load(first / "plan.json") == seeds.plan_of(4, SHORT)
     assert "one_row_per_slot" in capsys.readouterr().out
+    for kept in (first, first / "history.jsonl"):
+        assert main(["check", str(kept)]) == status
 
 
 def test_of_many_plans_those_are_judged_that_are_done_in_time() -> None:
