@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from cron_leader import fencing
 from cron_leader.fencing import FenceMisuse, StaleFence
+from cron_leader.fencing.pipelines import cause
 
 SQLITE_BUSY_S = 5.0
 """How long BEGIN waits for another's transaction."""
@@ -215,10 +216,10 @@ def _commit(connection: Any, stack: ExitStack, guard: Mapping[str, Any]) -> None
         with connection.pipeline():
             connection.execute(fencing.POSTGRES_GUARD, guard)
             stack.close()
-    except Error:
+    except Error as error:
         if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             connection.execute("ROLLBACK")
-        raise
+        raise cause(error) from None
 
 
 def _session(ticket: Ticket) -> Any:

@@ -13,6 +13,7 @@ import psycopg
 
 from cron_leader import fencing
 from cron_leader.errors import CronLeaderError, LedgerUncertain
+from cron_leader.fencing.pipelines import cause
 from cron_leader.ledger import targets
 from cron_leader.ledger.pg_older import end_older, push_past, until_known
 from cron_leader.ledger.pg_sessions import Connection, Sessions
@@ -96,9 +97,10 @@ class PostgresTarget:
         async with self._sessions.session(within_s) as connection:
             try:
                 yield connection
-            except psycopg.Error as error:
-                if error.sqlstate not in _MISSING:
-                    raise
+            except psycopg.Error as told:
+                error = cause(told)
+                if not isinstance(error, psycopg.Error) or error.sqlstate not in _MISSING:
+                    raise error from None
                 raise targets.no_table(self._sessions.where) from error
 
     async def close(self) -> None:

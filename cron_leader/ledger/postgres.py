@@ -36,6 +36,7 @@ from cron_leader.core.model import (
     Term,
 )
 from cron_leader.errors import CronLeaderError, LedgerUncertain, LedgerUnusable
+from cron_leader.fencing.pipelines import cause
 from cron_leader.ledger import migrate as migrations
 from cron_leader.ledger import writes
 from cron_leader.ledger.guarded import (
@@ -369,10 +370,10 @@ async def _transact(connection: Connection, statements: Sequence[Statement]) -> 
         async with connection.pipeline():
             cursors = [await connection.execute(t.encode(), p) for t, p in statements]
         return [await _rows(cursor) for cursor in cursors]
-    except psycopg.Error:
+    except psycopg.Error as error:
         if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             await connection.execute("ROLLBACK")
-        raise
+        raise cause(error) from None
 
 
 async def _execute(connection: Connection, text: str, params: Arguments = None) -> Rows:

@@ -164,7 +164,8 @@ def test_each_fault_bites_and_the_promise_holds(pair: tuple[str, str], tmp_path:
         assert list(toothless(history)) == [], printed[name]
 
 
-RED = {"cut-unnoticed": "never_two_gates", "no-fence": "no_stale_write_accepted"}
+RED = {"cut-unnoticed": "never_two_gates"}
+"""no-fence is for the scenarios: there a late write is certain to be tried."""
 
 
 def test_a_defect_built_in_breaks_the_law_that_is_there_for_it(tmp_path: Path) -> None:
