@@ -68,11 +68,11 @@ def one_row_per_slot(story: Story) -> Finding:
         for op in story.notes("began")
     )
     if not rows:
-        return _unknown(one_row_per_slot, "the ledger holds no slot")
+        return unknown(one_row_per_slot, "the ledger holds no slot")
     for kind, counted in (("rows", rows), ("runs", runs)):
         if double := next((slot for slot, n in counted.items() if n > 1), None):
-            return _no(one_row_per_slot, f"{counted[double]} {kind} of {double}")
-    return _yes(one_row_per_slot, f"{len(rows)} slots, {runs.total()} runs began, none twice")
+            return no(one_row_per_slot, f"{counted[double]} {kind} of {double}")
+    return yes(one_row_per_slot, f"{len(rows)} slots, {runs.total()} runs began, none twice")
 
 
 def _command(op: Op) -> str:
@@ -89,17 +89,17 @@ def every_slot_explained(story: Story) -> Finding:
         (_time(g["first"]), _time(g["last"])) for g in story.rows("gap") if g["job"] == plan.tick
     ]
     if len(rows) < 2:
-        return _unknown(every_slot_explained, "fewer than two slots of the interval job")
+        return unknown(every_slot_explained, "fewer than two slots of the interval job")
     for slot in _grid(min(rows), max(rows), timedelta(microseconds=plan.every_ns // 1000)):
         if slot not in rows and not any(first <= slot <= last for first, last in gaps):
-            return _no(every_slot_explained, f"{plan.tick} {slot.isoformat()}: no row, no gap")
+            return no(every_slot_explained, f"{plan.tick} {slot.isoformat()}: no row, no gap")
     for row in story.rows("slot"):
         if row["job"] == plan.held and row["state"] == "due":
             continue
         if row["state"] in UNFINISHED:
             text = f"{row['job']} {row['scheduled_for']} is left {row['state']}"
-            return _no(every_slot_explained, text)
-    return _yes(every_slot_explained, f"{len(rows)} rows and {len(gaps)} gaps of {plan.tick}")
+            return no(every_slot_explained, text)
+    return yes(every_slot_explained, f"{len(rows)} rows and {len(gaps)} gaps of {plan.tick}")
 
 
 def _grid(first: datetime, last: datetime, step: timedelta) -> Iterator[datetime]:
@@ -122,12 +122,12 @@ def fence_never_falls(story: Story) -> Finding:
     restored, than that which stood in the backup."""
     raises = [op for op in story.accepted() if op.value["fence"] is not None]
     if not raises:
-        return _unknown(fence_never_falls, "no raise was seen")
+        return unknown(fence_never_falls, "no raise was seen")
     for one, other in pairwise(raises):
         before, after = one.value["fence"], other.value["fence"]
         if after <= before and other.value.get("operation") != "restore":
-            return _no(fence_never_falls, f"fence {before} was followed by {after}")
-    return _yes(fence_never_falls, f"raised {len(raises)} times, to {raises[-1].value['fence']}")
+            return no(fence_never_falls, f"fence {before} was followed by {after}")
+    return yes(fence_never_falls, f"raised {len(raises)} times, to {raises[-1].value['fence']}")
 
 
 def no_stale_write_accepted(story: Story) -> Finding:
@@ -140,12 +140,12 @@ def no_stale_write_accepted(story: Story) -> Finding:
         elif holder is None or op.process != holder[0] or op.value["term"] not in (None, holder[1]):
             what = f"{op.value['operation']} on {op.value['relation']} by {op.process}"
             text = f"{what}, term {op.value['term']}, committed while the fence was {holder}"
-            return _no(no_stale_write_accepted, text)
+            return no(no_stale_write_accepted, text)
         else:
             writes += 1
     if holder is None:
-        return _unknown(no_stale_write_accepted, "no raise was seen")
-    return _yes(no_stale_write_accepted, f"{writes} writes, each by the holder of the fence")
+        return unknown(no_stale_write_accepted, "no raise was seen")
+    return yes(no_stale_write_accepted, f"{writes} writes, each by the holder of the fence")
 
 
 def stale_write_refused(story: Story) -> Finding:
@@ -153,17 +153,17 @@ def stale_write_refused(story: Story) -> Finding:
     nothing was put to the test."""
     blow = story.blow()
     if blow is None:
-        return _unknown(stale_write_refused, "no fault")
+        return unknown(stale_write_refused, "no fault")
     refused = [
         row
         for row in story.rows("refusal")
         if row["node"] == blow.node and row["fence"] == blow.fence and row["high"] > blow.fence
     ]
     if not refused:
-        return _unknown(stale_write_refused, f"no write of {blow.node} was refused")
+        return unknown(stale_write_refused, f"no write of {blow.node} was refused")
     what = ", ".join(sorted({row["what"] for row in refused}))
     high = max(row["high"] for row in refused)
-    return _yes(
+    return yes(
         stale_write_refused,
         f"{len(refused)} refused ({what}) of fence {blow.fence} under {high}",
     )
@@ -176,12 +176,12 @@ def never_two_gates(story: Story) -> Finding:
     """At no instant do two gates stand open."""
     gates = story.gates()
     if not gates:
-        return _unknown(never_two_gates, "no gate opened")
+        return unknown(never_two_gates, "no gate opened")
     for one, other in combinations(gates, 2):
         if one.open_at(other.opened_ns):
             text = f"{other.node} opened at fence {other.fence}, {one.node} ({one.fence}) was open"
-            return _no(never_two_gates, text)
-    return _yes(never_two_gates, f"{len(gates)} gates, one after the other")
+            return no(never_two_gates, text)
+    return yes(never_two_gates, f"{len(gates)} gates, one after the other")
 
 
 def no_run_outside_its_gate(story: Story) -> Finding:
@@ -189,14 +189,14 @@ def no_run_outside_its_gate(story: Story) -> Finding:
     and none once a newer term's gate had opened."""
     gates, starts = story.gates(), list(story.starts())
     if not starts:
-        return _unknown(no_run_outside_its_gate, "no run began")
+        return unknown(no_run_outside_its_gate, "no run began")
     for start in starts:
         who = f"{start.run} on {start.node}, fence {start.fence}"
         if not any(_lets(gate, start) for gate in gates):
-            return _no(no_run_outside_its_gate, f"{who}: its gate was not open")
+            return no(no_run_outside_its_gate, f"{who}: its gate was not open")
         if any(gate.fence > start.fence and gate.opened_ns <= start.at_ns for gate in gates):
-            return _no(no_run_outside_its_gate, f"{who}: a newer gate was open")
-    return _yes(no_run_outside_its_gate, f"{len(starts)} starts, each inside its gate")
+            return no(no_run_outside_its_gate, f"{who}: a newer gate was open")
+    return yes(no_run_outside_its_gate, f"{len(starts)} starts, each inside its gate")
 
 
 def _lets(gate: Gate, start: Start) -> bool:
@@ -211,20 +211,20 @@ def stopped_by_its_own_deadline(story: Story) -> Finding:
     blow = story.blow()
     gone = _key_gone_ns(story, blow)
     if blow is None or gone is None:
-        return _unknown(stopped_by_its_own_deadline, "no fault, or etcd never let the key go")
+        return unknown(stopped_by_its_own_deadline, "no fault, or etcd never let the key go")
     ended = story.events("term.ended", blow.node)
     ends = [op for op in ended if op.value.get("fence") == blow.fence]
     reasons = [op.value["reason"] for op in ends]
     if reasons != ["deadline"]:
         text = f"{blow.node} ended fence {blow.fence}: {', '.join(reasons) or 'never'}"
-        return _no(stopped_by_its_own_deadline, text)
+        return no(stopped_by_its_own_deadline, text)
     gates = [g for g in story.gates() if (g.node, g.fence) == (blow.node, blow.fence)]
     shut_ns = max((g.closed_ns or gone for g in gates), default=gone)
     if max(shut_ns, ends[0].at_ns) >= gone:
-        return _no(stopped_by_its_own_deadline, f"{blow.node} stopped after its lease was gone")
+        return no(stopped_by_its_own_deadline, f"{blow.node} stopped after its lease was gone")
     early = _s(gone - max(shut_ns, ends[0].at_ns))
     text = f"{blow.node}, {_s(ends[0].at_ns - blow.began_ns)} after the fault, {early} before etcd"
-    return _yes(stopped_by_its_own_deadline, text)
+    return yes(stopped_by_its_own_deadline, text)
 
 
 def lost_runs_ended_in_time(story: Story) -> Finding:
@@ -232,18 +232,18 @@ def lost_runs_ended_in_time(story: Story) -> Finding:
     blow, held = story.blow(), story.plan().held
     gone = _key_gone_ns(story, blow)
     if blow is None or gone is None:
-        return _unknown(lost_runs_ended_in_time, "no fault, or etcd never let the key go")
+        return unknown(lost_runs_ended_in_time, "no fault, or etcd never let the key go")
     beats = [
         op.at_ns
         for op in story.notes("beat", blow.node)
         if (op.value["job"], op.value["fence"]) == (held, blow.fence)
     ]
     if not beats or beats[-1] < blow.began_ns:
-        return _unknown(lost_runs_ended_in_time, f"no run of {held} was under way at the fault")
+        return unknown(lost_runs_ended_in_time, f"no run of {held} was under way at the fault")
     if beats[-1] >= gone:
         text = f"{held} still ran {_s(beats[-1] - gone)} after the lease was gone"
-        return _no(lost_runs_ended_in_time, text)
-    return _yes(lost_runs_ended_in_time, f"{held} was dead {_s(gone - beats[-1])} before etcd")
+        return no(lost_runs_ended_in_time, text)
+    return yes(lost_runs_ended_in_time, f"{held} was dead {_s(gone - beats[-1])} before etcd")
 
 
 def _key_gone_ns(story: Story, blow: Blow | None) -> int | None:
@@ -260,7 +260,7 @@ def successor_ticks_in_time(story: Story) -> Finding:
     """Within 2 TTL of the fault another node starts a run of the interval job."""
     blow, plan = story.blow(), story.plan()
     if blow is None:
-        return _unknown(successor_ticks_in_time, "no fault")
+        return unknown(successor_ticks_in_time, "no fault")
     first = next(
         (
             op
@@ -270,42 +270,42 @@ def successor_ticks_in_time(story: Story) -> Finding:
         None,
     )
     if first is None:
-        return _no(successor_ticks_in_time, "nobody took over")
+        return no(successor_ticks_in_time, "nobody took over")
     took = f"{first.process} after {_s(first.at_ns - blow.began_ns)}, bound {_s(2 * plan.ttl_ns)}"
     in_time = first.at_ns - blow.began_ns <= 2 * plan.ttl_ns
-    return (_yes if in_time else _no)(successor_ticks_in_time, took)
+    return (yes if in_time else no)(successor_ticks_in_time, took)
 
 
 def successor_gate_in_time(story: Story) -> Finding:
     """Where the scenario promises it: another node's gate opens within that bound of the fault."""
     blow, within_ns = story.blow(), story.plan().gate_within_ns
     if within_ns is None:
-        return _yes(successor_gate_in_time, "no bound of its own")
+        return yes(successor_gate_in_time, "no bound of its own")
     if blow is None:
-        return _unknown(successor_gate_in_time, "no fault")
+        return unknown(successor_gate_in_time, "no fault")
     gates = [gate for gate in story.gates() if gate.fence > blow.fence]
     if not gates:
-        return _no(successor_gate_in_time, "nobody took over")
+        return no(successor_gate_in_time, "nobody took over")
     after_ns = gates[0].opened_ns - blow.began_ns
     took = f"{gates[0].node} after {_s(after_ns)}, bound {_s(within_ns)}"
-    return (_yes if after_ns <= within_ns else _no)(successor_gate_in_time, took)
+    return (yes if after_ns <= within_ns else no)(successor_gate_in_time, took)
 
 
 def progress_after_the_heal(story: Story) -> Finding:
     """Once healed, the fleet goes on ticking and the node that was hit stands in line again."""
     blow, plan = story.blow(), story.plan()
     if blow is None:
-        return _unknown(progress_after_the_heal, "no fault")
+        return unknown(progress_after_the_heal, "no fault")
     ticks = [
         op
         for op in story.events("run.started")
         if op.value["job"] == plan.tick and op.at_ns > blow.healed_ns
     ]
     if len(ticks) < 3:
-        return _no(progress_after_the_heal, f"{len(ticks)} runs of {plan.tick} after the heal")
+        return no(progress_after_the_heal, f"{len(ticks)} runs of {plan.tick} after the heal")
     if not any(op.at_ns > blow.began_ns for op in story.puts(blow.node)):
-        return _no(progress_after_the_heal, f"{blow.node} did not get in line again")
-    return _yes(progress_after_the_heal, f"{len(ticks)} ticks; {blow.node} is in line again")
+        return no(progress_after_the_heal, f"{blow.node} did not get in line again")
+    return yes(progress_after_the_heal, f"{len(ticks)} ticks; {blow.node} is in line again")
 
 
 def no_node_fell(story: Story) -> Finding:
@@ -313,12 +313,12 @@ def no_node_fell(story: Story) -> Finding:
     asked = next((op.at_ns for op in story.ops if op.f == "stopping"), None)
     exits = list(story.events("exit"))
     if asked is None or not exits:
-        return _unknown(no_node_fell, "the nodes were never asked to stop")
+        return unknown(no_node_fell, "the nodes were never asked to stop")
     for left in exits:
         if left.at_ns < asked or left.value["status"] != 0:
             when = "before it was asked to" if left.at_ns < asked else "when asked to"
-            return _no(no_node_fell, f"{left.process} exited {when}: {left.value['status']}")
-    return _yes(no_node_fell, f"{len(exits)} nodes left when asked to, with status 0")
+            return no(no_node_fell, f"{left.process} exited {when}: {left.value['status']}")
+    return yes(no_node_fell, f"{len(exits)} nodes left when asked to, with status 0")
 
 
 # ------------------------------------------------------------------ is the experiment sound?
@@ -328,17 +328,17 @@ def fault_bit(story: Story) -> Finding:
     """The fault touched packets."""
     blow = story.blow()
     if blow is None or blow.packets == 0:
-        return _unknown(fault_bit, "no fault, or it touched no packet")
+        return unknown(fault_bit, "no fault, or it touched no packet")
     lasted = _s(blow.healed_ns - blow.began_ns)
-    return _yes(fault_bit, f"{blow.fault} on {blow.node} for {lasted}, {blow.packets} packets")
+    return yes(fault_bit, f"{blow.fault} on {blow.node} for {lasted}, {blow.packets} packets")
 
 
 def one_clock(story: Story) -> Finding:
     """The wall clock kept step with the boot clock: all times can be compared."""
     ends = [op.value["drift_ns"] for op in story.ops if op.f == "drift"]
     if not ends or abs(ends[-1]) > SECOND_NS // 50:
-        return _unknown(one_clock, "the wall clock was stepped during the run")
-    return _yes(one_clock, f"wall and boot clock kept within {abs(ends[-1]) / 1e6:.1f} ms")
+        return unknown(one_clock, "the wall clock was stepped during the run")
+    return yes(one_clock, f"wall and boot clock kept within {abs(ends[-1]) / 1e6:.1f} ms")
 
 
 SOUND: tuple[Check, ...] = (fault_bit, one_clock)
@@ -363,13 +363,13 @@ def _s(ns: int) -> str:
     return f"{ns / SECOND_NS:.2f} s"
 
 
-def _yes(check: Check, text: str) -> Finding:
+def yes(check: Check, text: str) -> Finding:
     return Finding(check.__name__, Verdict.YES, text)
 
 
-def _no(check: Check, text: str) -> Finding:
+def no(check: Check, text: str) -> Finding:
     return Finding(check.__name__, Verdict.NO, text)
 
 
-def _unknown(check: Check, text: str) -> Finding:
+def unknown(check: Check, text: str) -> Finding:
     return Finding(check.__name__, Verdict.UNKNOWN, text)

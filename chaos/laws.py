@@ -19,9 +19,11 @@ from chaos.checks import (
     UNFINISHED,
     Check,
     Finding,
-    Verdict,
     fence_never_falls,
+    no,
     no_stale_write_accepted,
+    unknown,
+    yes,
 )
 from chaos.op import Op, Source
 from chaos.plan import Fault
@@ -130,7 +132,7 @@ def every_slot_explained(story: Story) -> Finding:
     jobs = story.rows("job")
     started = datetime.fromisoformat(planned(story, "started")) if jobs else None
     if not rows or started is None:
-        return _unknown(every_slot_explained, "the ledger holds no slot")
+        return unknown(every_slot_explained, "the ledger holds no slot")
     settle_ns = int(planned(story, "settle_ns", 30 * SECOND_NS))
     until = started + timedelta(microseconds=(ends - settle_ns) // 1_000)
     for job in jobs:
@@ -139,10 +141,10 @@ def every_slot_explained(story: Story) -> Finding:
         for at in _slots(datetime.fromisoformat(job["first_seen"]), to, job["every_ms"]):
             state = rows.get((job["job"], at.isoformat()))
             if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
-                return _no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
+                return no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
             if state in UNFINISHED:
-                return _no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
-    return _yes(every_slot_explained, f"{len(rows)} rows")
+                return no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
+    return yes(every_slot_explained, f"{len(rows)} rows")
 
 
 def _slots(after: datetime, until: datetime, every_ms: int) -> Iterator[datetime]:
@@ -158,14 +160,14 @@ def never_two_gates(story: Story) -> Finding:
     """At no instant do two gates stand open, unless a hand had deleted the older one's key."""
     found, hands = sorted(gates(story), key=lambda gate: gate.opened_ns), meddled(story)
     if not found:
-        return _unknown(never_two_gates, "no gate opened")
+        return unknown(never_two_gates, "no gate opened")
     for one, other in pairwise(found):
         if one.open_at(other.opened_ns - 1) and hands.get(one.fence, other.opened_ns) >= (
             other.opened_ns
         ):
             text = f"{other.node} opened at fence {other.fence}, {one.node} ({one.fence}) was open"
-            return _no(never_two_gates, text)
-    return _yes(never_two_gates, f"{len(found)} gates, one after the other")
+            return no(never_two_gates, text)
+    return yes(never_two_gates, f"{len(found)} gates, one after the other")
 
 
 def gate_shut_before_key_gone(story: Story) -> Finding:
@@ -178,10 +180,10 @@ def gate_shut_before_key_gone(story: Story) -> Finding:
             continue
         if gate.open_at(at_ns):
             text = f"{gate.node}'s gate ({gate.fence}) was open when etcd let its key go"
-            return _no(gate_shut_before_key_gone, text)
+            return no(gate_shut_before_key_gone, text)
     if not gone.keys() & {(gate.node, gate.fence) for gate in found}:
-        return _unknown(gate_shut_before_key_gone, "no leader's key went")
-    return _yes(gate_shut_before_key_gone, f"{len(found)} gates")
+        return unknown(gate_shut_before_key_gone, "no leader's key went")
+    return yes(gate_shut_before_key_gone, f"{len(found)} gates")
 
 
 def no_run_begins_late(story: Story) -> Finding:
@@ -199,14 +201,14 @@ def no_run_begins_late(story: Story) -> Finding:
         own = opened.get(fence, ())
         shut = not any(gate.open_at(op.at_ns, slack_ns=GO_NS) for gate in own)
         if shut and not (own and _frozen(faults, op.process, op.at_ns)):
-            return _no(no_run_begins_late, f"{who}: its gate was shut")
+            return no(no_run_begins_late, f"{who}: its gate was shut")
         if op.at_ns > last.get(fence, op.at_ns):
-            return _no(no_run_begins_late, f"{who}: past its deadline")
+            return no(no_run_begins_late, f"{who}: past its deadline")
         if fence not in hands and op.at_ns > gone.get((op.process, fence), op.at_ns):
-            return _no(no_run_begins_late, f"{who}: its key was gone")
+            return no(no_run_begins_late, f"{who}: its key was gone")
     if not runs:
-        return _unknown(no_run_begins_late, "no run began")
-    return _yes(no_run_begins_late, f"{runs} runs")
+        return unknown(no_run_begins_late, "no run began")
+    return yes(no_run_begins_late, f"{runs} runs")
 
 
 def lost_runs_end_in_time(story: Story) -> Finding:
@@ -222,8 +224,8 @@ def lost_runs_end_in_time(story: Story) -> Finding:
         if ends.get(_run(op), at_ns) > at_ns + DYING_NS and not _frozen(faults, op.process, at_ns):
             late = (ends[_run(op)] - at_ns) / SECOND_NS
             text = f"{job} on {op.process}, fence {fence}, ran {late:.2f} s on without its key"
-            return _no(lost_runs_end_in_time, text)
-    return _yes(lost_runs_end_in_time, f"{len(ends)} runs ended")
+            return no(lost_runs_end_in_time, text)
+    return yes(lost_runs_end_in_time, f"{len(ends)} runs ended")
 
 
 def _ends(story: Story) -> dict[tuple[object, ...], int]:
@@ -257,10 +259,10 @@ def ticks_in_peace(story: Story) -> Finding:
         for at_ns in _uncovered(open_, began_ns, ends_ns):
             text = f"no gate is open at {at_ns / SECOND_NS:.2f} s, in peace since "
             text += f"{(began_ns - allowed_ns) / SECOND_NS:.2f} s"
-            return _no(ticks_in_peace, text)
+            return no(ticks_in_peace, text)
     if not peace:
-        return _unknown(ticks_in_peace, "there was no peace")
-    return _yes(ticks_in_peace, f"{len(peace)} spells of peace")
+        return unknown(ticks_in_peace, "there was no peace")
+    return yes(ticks_in_peace, f"{len(peace)} spells of peace")
 
 
 def _rolled(spell: Spell, rolling_ns: int) -> Spell:
@@ -299,10 +301,10 @@ def faults_bit(story: Story) -> Finding:
     bites = sum(spell.bites for spell in spells(story))
     raises = sum(op.value["fence"] is not None for op in story.accepted())
     if not bites:
-        return _unknown(faults_bit, "no fault touched anything")
+        return unknown(faults_bit, "no fault touched anything")
     if raises < 2:
-        return _unknown(faults_bit, "the first leader kept the post")
-    return _yes(faults_bit, f"{bites} bites, {raises} terms")
+        return unknown(faults_bit, "the first leader kept the post")
+    return yes(faults_bit, f"{bites} bites, {raises} terms")
 
 
 LAWS: tuple[Check, ...] = (
@@ -317,15 +319,3 @@ LAWS: tuple[Check, ...] = (
     ticks_in_peace,
     faults_bit,
 )
-
-
-def _yes(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.YES, text)
-
-
-def _no(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.NO, text)
-
-
-def _unknown(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.UNKNOWN, text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos import checks, laws, timely
-from chaos.checks import Check, Finding, Verdict
+from chaos.checks import Check, Finding, no, unknown, yes
 from chaos.laws import Spell, planned, spells
 from chaos.op import Op
 from chaos.plan import Fault
@@ -27,15 +27,15 @@ def succeeded_in_time(story: Story) -> Finding:
     faults = sorted(spells(story), key=lambda spell: spell.began_ns)
     gates = sorted(story.gates(), key=lambda gate: gate.opened_ns)
     if not faults or not gates or not faults[0].nodes:
-        return _unknown(succeeded_in_time, "no leader was hit")
+        return unknown(succeeded_in_time, "no leader was hit")
     blow, ttl_ns = faults[0], int(planned(story, "ttl_ns"))
     first = next((gate for gate in gates if gate.opened_ns > blow.began_ns), None)
     bound_ns = _bound_ns(blow, ttl_ns)
     if first is None:
-        return _no(succeeded_in_time, f"nobody took over after {blow.fault}")
+        return no(succeeded_in_time, f"nobody took over after {blow.fault}")
     took_ns = first.opened_ns - blow.began_ns
     text = f"{first.node} {_s(took_ns)} after {blow.fault}, bound {_s(bound_ns)}"
-    return (_yes if took_ns <= bound_ns else _no)(succeeded_in_time, text)
+    return (yes if took_ns <= bound_ns else no)(succeeded_in_time, text)
 
 
 def _bound_ns(blow: Spell, ttl_ns: int) -> int:
@@ -56,10 +56,10 @@ def no_run_begins_past_its_lease(story: Story) -> Finding:
         late_ns = op.at_ns - last.get(op.value["fence"], op.at_ns)
         if late_ns > 0:
             who = f"{op.value['job']} {op.value['scheduled_for']} on {op.process}"
-            return _no(no_run_begins_past_its_lease, f"{who}: {_s(late_ns)} past its lease")
+            return no(no_run_begins_past_its_lease, f"{who}: {_s(late_ns)} past its lease")
     if not runs:
-        return _unknown(no_run_begins_past_its_lease, "no run began")
-    return _yes(no_run_begins_past_its_lease, f"{runs} runs")
+        return unknown(no_run_begins_past_its_lease, "no run began")
+    return yes(no_run_begins_past_its_lease, f"{runs} runs")
 
 
 def no_node_falls_over(story: Story) -> Finding:
@@ -78,11 +78,11 @@ def no_node_falls_over(story: Story) -> Finding:
             )
             if op.value["status"] != 0 and op.process not in killed and not refused:
                 text = f"{op.process} exited with status {op.value['status']}"
-                return _no(no_node_falls_over, text)
+                return no(no_node_falls_over, text)
             killed.discard(op.process)
     if not exits:
-        return _unknown(no_node_falls_over, "no node was ever asked to stop")
-    return _yes(no_node_falls_over, f"{exits} exits")
+        return unknown(no_node_falls_over, "no node was ever asked to stop")
+    return yes(no_node_falls_over, f"{exits} exits")
 
 
 def no_traceback(story: Story) -> Finding:
@@ -90,8 +90,8 @@ def no_traceback(story: Story) -> Finding:
     for op in story.ops:
         if op.f == "after.remains":
             found = op.value.get("tracebacks", ["not looked for"])
-            return _no(no_traceback, found[0]) if found else _yes(no_traceback, "none")
-    return _unknown(no_traceback, "nobody looked")
+            return no(no_traceback, found[0]) if found else yes(no_traceback, "none")
+    return unknown(no_traceback, "nobody looked")
 
 
 def nothing_is_left(story: Story) -> Finding:
@@ -100,8 +100,8 @@ def nothing_is_left(story: Story) -> Finding:
         if op.f == "after.remains":
             left = {what: op.value.get(what) for what in ("processes", "connections", "keys")}
             found = [f"{what}: {value}" for what, value in left.items() if value]
-            return _no(nothing_is_left, found[0]) if found else _yes(nothing_is_left, "nothing")
-    return _unknown(nothing_is_left, "nobody looked")
+            return no(nothing_is_left, found[0]) if found else yes(nothing_is_left, "nothing")
+    return unknown(nothing_is_left, "nobody looked")
 
 
 REAL: tuple[Check, ...] = (
@@ -129,15 +129,3 @@ def judge(ops: Sequence[Op]) -> tuple[Finding, ...]:
 
 def _s(ns: int) -> str:
     return f"{ns / SECOND_NS:.2f} s"
-
-
-def _yes(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.YES, text)
-
-
-def _no(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.NO, text)
-
-
-def _unknown(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.UNKNOWN, text)

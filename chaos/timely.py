@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from chaos.checks import Check, Finding, Verdict
+from chaos.checks import Check, Finding, no, unknown, yes
 from chaos.laws import Spell, gates, planned, spells
 from chaos.op import Op, Source
 from chaos.plan import LEDGER_FAULTS, Fault
@@ -54,10 +54,10 @@ def deadline_counts_from_the_send(story: Story) -> Finding:
         late_ns = op.value["until_ns"] - op.value["sent_ns"] - lasts_ns
         if late_ns > 0:
             text = f"{op.process}, fence {op.value['fence']}: {late_ns / 1e6:.1f} ms too late"
-            return _no(deadline_counts_from_the_send, text)
+            return no(deadline_counts_from_the_send, text)
     if not told:
-        return _unknown(deadline_counts_from_the_send, "nobody led")
-    return _yes(deadline_counts_from_the_send, f"{told} deadlines")
+        return unknown(deadline_counts_from_the_send, "nobody led")
+    return yes(deadline_counts_from_the_send, f"{told} deadlines")
 
 
 def gate_opens_after_its_raise(story: Story) -> Finding:
@@ -71,10 +71,10 @@ def gate_opens_after_its_raise(story: Story) -> Finding:
             opened += 1
             if op.value["fence"] not in raised:
                 text = f"{op.process} opened at fence {op.value['fence']}, which nobody had raised"
-                return _no(gate_opens_after_its_raise, text)
+                return no(gate_opens_after_its_raise, text)
     if not opened:
-        return _unknown(gate_opens_after_its_raise, "no gate opened")
-    return _yes(gate_opens_after_its_raise, f"{opened} gates")
+        return unknown(gate_opens_after_its_raise, "no gate opened")
+    return yes(gate_opens_after_its_raise, f"{opened} gates")
 
 
 def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
@@ -95,8 +95,8 @@ def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
                 if gate.open_at(by_ns):
                     late = f"{(by_ns - op.at_ns) / SECOND_NS:.2f} s after a hand took its key"
                     text = f"{gate.node}'s gate ({gate.fence}) was open {late}"
-                    return _no(a_hand_shuts_the_gate_in_time, text)
-    return _yes(a_hand_shuts_the_gate_in_time, f"{hands} hands")
+                    return no(a_hand_shuts_the_gate_in_time, text)
+    return yes(a_hand_shuts_the_gate_in_time, f"{hands} hands")
 
 
 # ------------------------------------------------------------------ runs and slots
@@ -115,8 +115,8 @@ def nothing_runs_past_a_stop(story: Story) -> Finding:
             runs = +under_way.get((op.process, op.value["fence"]), Counter())
             if runs:
                 text = f"{next(iter(runs))} on {op.process}, fence {op.value['fence']}"
-                return _no(nothing_runs_past_a_stop, text)
-    return _yes(nothing_runs_past_a_stop, f"{stops} stops")
+                return no(nothing_runs_past_a_stop, text)
+    return yes(nothing_runs_past_a_stop, f"{stops} stops")
 
 
 def _asked_to(op: Op) -> bool:
@@ -133,17 +133,17 @@ def what_ended_stays_ended(story: Story) -> Finding:
         elif op.source is Source.LEDGER and op.f == "final":
             if (slot := _slot(op)) in ended:
                 text = f"{slot}: {ended[slot]}, then {op.value['state']}"
-                return _no(what_ended_stays_ended, text)
+                return no(what_ended_stays_ended, text)
             ended[slot] = op.value["state"]
         elif op.source is Source.RUN and op.f == "began" and ended.get(_slot(op)) == "succeeded":
-            return _no(what_ended_stays_ended, f"{_slot(op)} is run again, after it succeeded")
+            return no(what_ended_stays_ended, f"{_slot(op)} is run again, after it succeeded")
     for row in story.rows("slot"):
         if row["state"] == "abandoned" and not row["attempt"]:
             text = f"{row['job']} {row['scheduled_for']} is abandoned, and was never claimed"
-            return _no(what_ended_stays_ended, text)
+            return no(what_ended_stays_ended, text)
     if not ended:
-        return _unknown(what_ended_stays_ended, "no run's end was recorded")
-    return _yes(what_ended_stays_ended, f"{len(ended)} slots")
+        return unknown(what_ended_stays_ended, "no run's end was recorded")
+    return yes(what_ended_stays_ended, f"{len(ended)} slots")
 
 
 def jobs_keep_to_themselves(story: Story) -> Finding:
@@ -161,11 +161,11 @@ def jobs_keep_to_themselves(story: Story) -> Finding:
             runs += 1
             if of_job in under_way:
                 text = f"{_slot(op)} began while {under_way[of_job]} ran, fence {of_job[1]}"
-                return _no(jobs_keep_to_themselves, text)
+                return no(jobs_keep_to_themselves, text)
             under_way[of_job] = _slot(op)
     if not runs:
-        return _unknown(jobs_keep_to_themselves, "no such run began")
-    return _yes(jobs_keep_to_themselves, f"{runs} runs, one at a time")
+        return unknown(jobs_keep_to_themselves, "no such run began")
+    return yes(jobs_keep_to_themselves, f"{runs} runs, one at a time")
 
 
 def groups_keep_their_bounds(story: Story) -> Finding:
@@ -183,8 +183,8 @@ def groups_keep_their_bounds(story: Story) -> Finding:
             under_way[op.process, group] += 1
             if under_way[op.process, group] > most[group]:
                 text = f"{_slot(op)} began on {op.process}, where {most[group]} of {group} ran"
-                return _no(groups_keep_their_bounds, text)
-    return _yes(groups_keep_their_bounds, f"{runs} runs of groups with a bound")
+                return no(groups_keep_their_bounds, text)
+    return yes(groups_keep_their_bounds, f"{runs} runs of groups with a bound")
 
 
 def a_pause_is_kept(story: Story) -> Finding:
@@ -197,8 +197,8 @@ def a_pause_is_kept(story: Story) -> Finding:
         if job in pauses and not op.value["command_id"]:
             opens, closes = pauses[job]
             if opens <= at < closes:
-                return _no(a_pause_is_kept, f"{_slot(op)} was run, paused from {opens} to {closes}")
-    return _yes(a_pause_is_kept, f"{len(pauses)} jobs had been paused")
+                return no(a_pause_is_kept, f"{_slot(op)} was run, paused from {opens} to {closes}")
+    return yes(a_pause_is_kept, f"{len(pauses)} jobs had been paused")
 
 
 def _slot(op: Op) -> tuple[object, ...]:
@@ -229,8 +229,8 @@ def failover_in_time(story: Story) -> Finding:
             if until_ns - since_ns > allowed_ns:
                 text = f"no gate from {since_ns / SECOND_NS:.2f} to {until_ns / SECOND_NS:.2f} s, "
                 text += f"bound {allowed_ns / SECOND_NS:.2f} s"
-                return _no(failover_in_time, text)
-    return _yes(failover_in_time, f"at most {worst_ns / SECOND_NS:.2f} s without a gate")
+                return no(failover_in_time, text)
+    return yes(failover_in_time, f"at most {worst_ns / SECOND_NS:.2f} s without a gate")
 
 
 def _without_gate(story: Story, end_ns: int) -> Iterator[tuple[int, int]]:
@@ -334,12 +334,10 @@ def progress_after_each_heal(story: Story) -> Finding:
         after = bisect_right(began, spell.healed_ns)
         if after == len(began) or began[after] > by_ns:
             late = f"{(by_ns - spell.healed_ns) / SECOND_NS:.2f} s"
-            return _no(
-                progress_after_each_heal, f"no run within {late} of the end of {spell.fault}"
-            )
+            return no(progress_after_each_heal, f"no run within {late} of the end of {spell.fault}")
     if not heals:
-        return _unknown(progress_after_each_heal, "no fault was alone")
-    return _yes(progress_after_each_heal, f"after {heals} heals")
+        return unknown(progress_after_each_heal, "no fault was alone")
+    return yes(progress_after_each_heal, f"after {heals} heals")
 
 
 def _ready_ns(spell: Spell, elected: list[int]) -> int:
@@ -365,15 +363,3 @@ TIMELY: tuple[Check, ...] = (
     failover_in_time,
     progress_after_each_heal,
 )
-
-
-def _yes(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.YES, text)
-
-
-def _no(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.NO, text)
-
-
-def _unknown(check: Check, text: str) -> Finding:
-    return Finding(check.__name__, Verdict.UNKNOWN, text)
