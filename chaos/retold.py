@@ -23,6 +23,8 @@ THAW_NS = SECOND_NS // 50
 """From the thaw to the end of the harness's work at it; shorter than any program takes to start."""
 START_UP_NS = 2 * SECOND_NS
 """From a run's exec to that note, at most, on a machine that does more than this."""
+REVOKES_NS = SECOND_NS
+"""A thawed etcd leader has revoked what it thinks has expired so long after it, at most."""
 
 
 def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
@@ -35,6 +37,7 @@ def retold(ops: Sequence[Op]) -> tuple[Op, ...]:
     told = [
         *leases,
         *(replace(op, f="deadline") for op in leases if op.value["fence"] in unheard),
+        *_revoked_by_etcd(ops, fences, leases),
         *_runs(ops),
         *(_in_time(_put_right(op, fences, stop_ns), unheard) for op in ops if _is_kept(op)),
     ]
@@ -72,6 +75,44 @@ def _in_time(op: Op, unheard: Mapping[int, int]) -> Op:
     if op.source is not Source.NODE or op.f != "gate.closed":
         return op
     return replace(op, at_ns=min(op.at_ns, unheard.get(op.value["fence"], op.at_ns)))
+
+
+def _revoked_by_etcd(
+    ops: Sequence[Op], fences: Mapping[str, int], leases: Iterable[Op]
+) -> Iterator[Op]:
+    """Below 3.4.31 and 3.5.13 an etcd leader that stood still while another was elected revokes
+    leases that live, once it is thawed: a hand like any other."""
+    until = {op.value["fence"]: op.value["until_ns"] for op in leases}
+    for op in ops:
+        if (op.source, op.f) != (Source.ETCD, "delete") or not _is_thawed(ops, op.at_ns):
+            continue
+        lease = op.value["key"].rpartition("/")[2]
+        fence = fences.get(lease)
+        if fence is None or op.at_ns >= until.get(fence, 0) or _had_shut(ops, fence, op.at_ns):
+            continue
+        yield replace(
+            op, source=Source.NEMESIS, f="meddled", value={"lease": lease, "fence": fence}
+        )
+
+
+def _is_thawed(ops: Iterable[Op], at_ns: int) -> bool:
+    """An etcd member was, just before."""
+    return any(
+        op.value["began_ns"] <= at_ns <= op.at_ns + REVOKES_NS
+        for op in ops
+        if op.source is Source.NEMESIS
+        and (op.f, op.type) == ("heal", Type.OK)
+        and op.value["fault"] == Fault.ETCD_FREEZE
+    )
+
+
+def _had_shut(ops: Iterable[Op], fence: int, at_ns: int) -> bool:
+    """The node let the key go itself: its gate was shut by then."""
+    return any(
+        op.source is Source.NODE and op.f == "gate.closed" and op.value["fence"] == fence
+        for op in ops
+        if op.at_ns <= at_ns
+    )
 
 
 def _moved(op: Op, zero_ns: int) -> Op:

@@ -9,6 +9,7 @@ import pytest
 
 from chaos import checks, gen, real
 from chaos.checks import Verdict
+from chaos.laws import gate_shut_before_key_gone
 from chaos.op import Op, Source, Type
 from chaos.plan import Fault, Move, Plan, Target
 from chaos.real_laws import (
@@ -165,6 +166,35 @@ def test_a_run_begins_while_its_lease_is_good(began_s: float, verdict: Verdict) 
 def test_a_key_that_goes_is_known_by_the_fence_of_its_lease() -> None:
     story = tell(op(4, Source.ETCD, "a", "delete", key="/p/f/elections/0/0a", lease=0))
     assert [o.value["fence"] for o in story.deletes("a")] == [7]
+
+
+GONE = op(4.3, Source.ETCD, "a", "delete", key="/p/f/elections/0/0a", lease=0)
+
+
+def thawed(healed_s: float, fault: Fault = Fault.ETCD_FREEZE) -> Op:
+    value = {"fault": fault, "nodes": [], "began_ns": 1002 * SECOND_NS, "bites": 1}
+    return op(healed_s, Source.NEMESIS, "nemesis", "heal", **value)
+
+
+@pytest.mark.parametrize(
+    ("others", "hands"),
+    [
+        ((RENEWED, thawed(4.2)), [7]),
+        ((RENEWED, thawed(4.2, Fault.ETCD_ISOLATE)), []),
+        ((RENEWED, thawed(3.2)), []),
+        ((node(1, "lease.renewed", lease="0a", duration_ms=0), thawed(4.2)), []),
+        ((RENEWED, thawed(4.2), node(4.29, "gate.closed", fence=7)), []),
+    ],
+    ids=["thawed-just-before", "another-fault", "long-before", "expired", "let-go-by-the-node"],
+)
+def test_a_living_lease_that_a_thawed_etcd_leader_revokes_is_a_hand_in_its_key(
+    others: tuple[Op, ...], hands: list[int]
+) -> None:
+    told = tell(GONE, *others)
+    assert [o.value["fence"] for o in told.hands()] == hands
+    before = gate_shut_before_key_gone(told).verdict
+    shut = any(o.f == "gate.closed" for o in others)
+    assert before is (Verdict.YES if hands or shut else Verdict.NO)
 
 
 def test_what_is_said_after_the_stop_is_no_work_of_the_fleet() -> None:
