@@ -192,7 +192,8 @@ class Dispatch:
         self._out += [Emit(event, {"slots": slots}) for event, slots in rest.items()]
 
     def end(self) -> None:
-        """The term is over: forget claims, drop what has not started, kill what may not finish."""
+        """The term is over: forget claims, drop what has not started, kill what may not finish. One
+        that may, and was told to go, is taken back if it has not begun."""
         term, self._term = self._term, None
         self._forget()
         for flight in [f for f in self.flights.values() if f.run.term is term]:
@@ -204,6 +205,8 @@ class Dispatch:
                     self._out.append(Drop(flight.run.run_id))
                 case Stage.STARTING | Stage.RUNNING if not flight.run.job.may_finish:
                     self._kill(flight, Doom.LOST, grace_s=0)
+                case Stage.STARTING:
+                    self._out.append(Drop(flight.run.run_id))
                 case _:
                     pass
 

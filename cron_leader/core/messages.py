@@ -508,7 +508,7 @@ class Go:
 
 @value
 class Drop:
-    """A prepared run that is not to start: NotStarted follows."""
+    """A run that is not to start: NotStarted follows, or Started if it was told to go and has."""
 
     run_id: str
 

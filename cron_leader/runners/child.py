@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cron_leader.runners.exits import start_ticks, watch_exit
 
 Status = list[Any]
-"""A message from the run's side: ["ready", pid], ["late"], ["failed", code, text], ["entered"],
-["committed"], ["raised", code, text]."""
+"""A message from the run's side: ["ready", pid], ["late"], ["taken back"], ["failed", code, text],
+["entered"], ["committed"], ["raised", code, text]."""
 
 _READ = 64 * 1024
 
@@ -48,6 +49,12 @@ class Control:
                 return None
             self._unread += data
         return status
+
+    def take_back(self) -> None:
+        """Say that a "go" is not to be obeyed: the other end looks whether more than that has come,
+        the end of what we say, before it obeys. Nothing else can be sent after it."""
+        with suppress(OSError):  # it is gone
+            self._end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._end.close()

@@ -99,7 +99,8 @@ class Runners:
             life.go(deadline_ns)
 
     def drop(self, run_id: str) -> None:
-        """A run that is not to start: NotStarted. Without effect once it was told to go."""
+        """A run that is not to start: NotStarted. One that was told to go already is taken back if
+        nothing of the job has run yet: NotStarted, else Started as if nothing had been said."""
         if life := self._lives.get(run_id):
             life.drop()
 

@@ -41,6 +41,7 @@ from cron_leader.runners.wrapper import (
     confine,
     die_with,
     is_late,
+    is_taken_back,
     tell,
     wait_for_go,
 )
@@ -234,6 +235,9 @@ def serve_run(control: int, parent: int) -> NoReturn:
         _leave(control, 1, "failed", traceback_text(error))
     if is_late(go["deadline_ns"]):
         tell(control, "late")
+        os._exit(0)
+    if is_taken_back(control):
+        tell(control, "taken back")
         os._exit(0)
     tell(control, "entered")
     code, text = _call(function, _tick(go["tick"], stop, control), stop)

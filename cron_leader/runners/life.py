@@ -64,14 +64,17 @@ class Life(ABC):
             self._order.set_result(deadline_ns)
 
     def drop(self) -> None:
-        """It is not to start. Without effect after `go`."""
+        """It is not to start. After `go`: only if nothing of it has run by then."""
         if not self._order.done():
             self._order.set_result(None)
+        elif self._phase is _Phase.WAITING:
+            self._recalled = True  # "go" was ordered, but the order is not carried out yet
+        elif self._phase is _Phase.TOLD:
+            self._take_back()
 
     def kill(self, grace_s: float) -> None:
         """End it: ask, and insist after grace_s (0: at once). Not yet told to go: drop it."""
         self.drop()
-        self._recalled = True  # "go" was ordered, but the order is not carried out yet
         if self._phase in {_Phase.TOLD, _Phase.STARTED}:
             self._stop(grace_s)
 
@@ -86,6 +89,9 @@ class Life(ABC):
 
     @abstractmethod
     async def _live(self) -> None: ...
+
+    @abstractmethod
+    def _take_back(self) -> None: ...
 
     @abstractmethod
     def _stop(self, grace_s: float) -> None: ...
@@ -206,6 +212,9 @@ class ProcessLife(Life):
             case ["late"]:
                 self._not_started(LATE)
                 return False
+            case ["taken back"]:
+                self._not_started("dropped")
+                return False
             case ["failed", int(code), str(text)]:
                 self._failure = (code, text)
         # End of file is the exec; or a death on the way to it, which counts as a start: "go" was
@@ -265,6 +274,10 @@ class ProcessLife(Life):
     def _time_out(self) -> None:
         self._timed_out = True
         self._stop(self.run.job.grace_s)
+
+    def _take_back(self) -> None:
+        if self._child is not None:
+            self._child.control.take_back()
 
     def _stop(self, grace_s: float) -> None:
         if self._child is None:

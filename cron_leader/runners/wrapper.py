@@ -1,11 +1,13 @@
 """The run wrapper: a process that stands ready, waits for "go", and becomes the job.
 
-It execs only if it is told to and the boot clock has not passed the deadline in the "go": so a
-message that sat in a frozen process starts nothing. End of file instead of "go" ends it, and so
-does the death of its parent (Linux). It runs as `python -I -S wrapper.py CONTROL PARENT`, is the
+It execs only if it is told to, the boot clock has not passed the deadline in the "go", and end of
+file has not come behind it: so a message that sat in a frozen process, or in one that waited for
+its turn, starts nothing. End of file instead of "go" ends it, and so does the death of its parent
+(Linux). It runs as `python -I -S wrapper.py CONTROL PARENT`, is the
 leader of its session and process group, and answers on the control socket with a JSON array:
 
     ["late"]                    past the deadline: nothing ran
+    ["taken back"]              the "go" was: nothing ran
     ["failed", CODE, TEXT]      could not exec; CODE as a shell counts (126, 127)
     end of file                 exec happened: the socket is close-on-exec
 
@@ -68,6 +70,17 @@ def wait_for_go(control: int) -> dict[str, Any]:
 
 def is_late(deadline_ns: int) -> bool:
     return time.clock_gettime_ns(_BOOT) >= deadline_ns
+
+
+def is_taken_back(control: int) -> bool:
+    """Whether end of file has come behind the "go": the daemon thought better of it."""
+    os.set_blocking(control, False)
+    try:
+        return False
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    finally:
+        os.set_blocking(control, True)
 
 
 def tell(control: int, *answer: object) -> None:
@@ -204,6 +217,8 @@ def main(control: int, parent: int) -> None:
         tell(control, "failed", 126, why)
     elif is_late(go["deadline_ns"]):
         tell(control, "late")
+    elif is_taken_back(control):
+        tell(control, "taken back")
     else:
         tell(control, "failed", *become(go["argv"], go["env"]))
     os._exit(0)

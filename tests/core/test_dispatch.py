@@ -370,6 +370,25 @@ def test_a_run_that_may_finish_outlives_its_term_and_is_recorded_once() -> None:
     assert d.told("ledger.refused")["fence"] == 7
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_go_that_may_not_have_been_obeyed_yet_is_taken_back_at_the_terms_end(
+    begun: bool,
+) -> None:
+    d = Driver([job(on_lost_leadership=OnLostLeadership.FINISH)]).lead()
+    d.after(1)
+    d.grant(d.asked(m.Take))
+    run = d.asked(m.Prepare).run
+    d.step(m.Prepared(run.run_id))
+    d.step(m.KeyDeleted(d.nonce))
+    assert d.asked(m.Drop).run_id == run.run_id
+    if begun:
+        d.step(m.Started(run.run_id, d.wall))
+        assert d.land(run).once
+    else:
+        d.step(m.NotStarted(run.run_id, "dropped"))
+        assert not d.all(m.WritePutBack)
+
+
 def test_a_refused_finish_of_an_older_term_never_ends_a_newer_one() -> None:
     d = Driver([job(on_lost_leadership=OnLostLeadership.FINISH)]).lead()
     run = d.fly()

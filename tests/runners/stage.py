@@ -113,6 +113,22 @@ class Stage:
         self._news.set()
 
 
+class Recorder:
+    """A supervisor that acknowledges everything."""
+
+    def __init__(self) -> None:
+        self.pgid = 0
+
+    async def register(
+        self, run_id: str, pgid: int, start: int, *, may_finish: bool, timeout_s: float
+    ) -> bool:
+        self.pgid = pgid
+        return True
+
+    def ended(self, run_id: str) -> None:
+        pass
+
+
 @asynccontextmanager
 async def stage(*jobs: Job, **options: Any) -> AsyncIterator[Stage]:
     it = Stage(**options)

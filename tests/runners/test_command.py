@@ -15,6 +15,7 @@ from tests.runners.stage import (
     CLOCK,
     NotStarted,
     Prepared,
+    Recorder,
     RunEnded,
     Started,
     alive,
@@ -162,6 +163,31 @@ async def test_a_run_killed_before_its_go_was_carried_out_does_not_start(tmp_pat
         await s.until(NotStarted, run)
         assert s.kinds(run) == [Prepared, NotStarted]
     assert not (tmp_path / "ran").exists()
+
+
+async def test_a_go_is_taken_back_until_the_job_has_begun(tmp_path: Path) -> None:
+    """As when the term ends while the run's process, told to go, waits for its turn."""
+    link, job = Recorder(), shell(f"touch {tmp_path}/ran")
+    async with stage(job, link=link) as s:
+        run = run_of(job)
+        s.runners.prepare(run)
+        await s.until(Prepared, run)
+        os.kill(link.pgid, signal.SIGSTOP)
+        s.go(run)
+        await asyncio.sleep(0.05)  # the message is with the process by then, or is lost for good
+        s.runners.drop(run.run_id)
+        os.kill(link.pgid, signal.SIGCONT)
+        assert (await s.until(NotStarted, run)).why == "dropped"
+        assert s.kinds(run) == [Prepared, NotStarted]
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_job_that_has_begun_is_not_dropped() -> None:
+    job = shell("sleep 0.2")
+    async with stage(job) as s:
+        run = await s.begin(job)
+        s.runners.drop(run.run_id)
+        assert (await s.result(run)).ok
 
 
 async def test_a_dropped_run_leaves_no_process() -> None:
@@ -325,19 +351,3 @@ async def test_no_process_to_be_had_costs_that_run_only(monkeypatch: pytest.Monk
             s.runners.prepare(run)
             assert "/no/such/python" in (await s.until(NotStarted, run)).why
         assert (await s.play(shell("true"))).ok
-
-
-class Recorder:
-    """A supervisor that acknowledges everything."""
-
-    def __init__(self) -> None:
-        self.pgid = 0
-
-    async def register(
-        self, run_id: str, pgid: int, start: int, *, may_finish: bool, timeout_s: float
-    ) -> bool:
-        self.pgid = pgid
-        return True
-
-    def ended(self, run_id: str) -> None:
-        pass

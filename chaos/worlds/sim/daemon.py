@@ -149,6 +149,15 @@ class Machine:
             takes_ns += SLOW_DEATH_NS
         self.engine.at(self.engine.now_ns + takes_ns, self._killed, daemon, process)
 
+    def drop(self, process: RunProcess, daemon: Daemon) -> None:
+        """Not to start, nor to obey a "go" that is on its way; once it has begun that is no use."""
+        at_ns = self.engine.now_ns + self.draws.between(1, 8) * MS
+        self.engine.at(at_ns, self._dropped, daemon, process)
+
+    def _dropped(self, daemon: Daemon, process: RunProcess) -> None:
+        if process.began is None:
+            self._killed(daemon, process)
+
     def _killed(self, daemon: Daemon | None, process: RunProcess) -> None:
         if process.alive:
             self._ended(daemon, process, "killed")
@@ -317,7 +326,8 @@ class Daemon:
                 if (ready := self.machine.runs.get(run.run_id)) is not None:
                     self.machine.jobs.after(takes_ns, self.machine.go, self, ready, deadline_ns)
             case m.Drop(run_id):
-                self._kill(run_id, 0)
+                if (process := self.machine.runs.get(run_id)) is not None:
+                    self.machine.drop(process, self)
             case m.Kill(run_id, grace_s):
                 self._kill(run_id, self._draws.between(5, 500) * MS if grace_s else 0)
             case m.Join(nonce, lease):
