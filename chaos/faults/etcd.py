@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chaos.faults import Stretch
+from chaos.faults import Stretch, processes
 from chaos.worlds.services import EtcdCluster
-from cron_leader.demo import processes
 
 
 def killed(cluster: EtcdCluster, names: Sequence[str]) -> Stretch:
@@ -28,11 +26,7 @@ def killed(cluster: EtcdCluster, names: Sequence[str]) -> Stretch:
 
 
 def frozen(cluster: EtcdCluster, names: Sequence[str]) -> Stretch:
-    def begin() -> int:
-        _send(cluster, names, signal.SIGSTOP)
-        return len(names)
-
-    return Stretch("etcd freeze", begin, lambda: _send(cluster, names, signal.SIGCONT))
+    return processes.frozen("etcd freeze", lambda: [cluster.pid(name) for name in names])
 
 
 def restored(cluster: EtcdCluster, forget: Callable[[], None], mend: Callable[[], None]) -> Stretch:
@@ -44,10 +38,11 @@ def restored(cluster: EtcdCluster, forget: Callable[[], None], mend: Callable[[]
     names = list(cluster.seats)
 
     def begin() -> int:
-        _send(cluster, names, signal.SIGSTOP)
+        members = [cluster.pid(name) for name in names]
+        processes.STOPS.stop(members)
         for name in names:
             shutil.copytree(cluster.data(name), _kept(cluster, name))
-        _send(cluster, names, signal.SIGCONT)
+        processes.STOPS.go_on(members)
         return len(names)
 
     def end() -> None:
@@ -66,8 +61,3 @@ def restored(cluster: EtcdCluster, forget: Callable[[], None], mend: Callable[[]
 def _kept(cluster: EtcdCluster, name: str) -> Path:
     data = cluster.data(name)
     return data.with_name(f"{data.name}.kept")
-
-
-def _send(cluster: EtcdCluster, names: Sequence[str], sig: signal.Signals) -> None:
-    for name in names:
-        processes.send(cluster.pid(name), sig)

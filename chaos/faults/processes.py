@@ -6,7 +6,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,16 +20,50 @@ ROUND_S = 0.1
 """Of a slow process: it has its share of each."""
 
 
+class Stops:
+    """Who stands still, and for how many faults: a process goes on when the last of them is over,
+    for a SIGCONT alone would undo them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: Counter[int] = Counter()
+
+    def stop(self, pids: Iterable[int]) -> None:
+        with self._lock:
+            for pid in pids:
+                self._holds[pid] += 1
+                processes.send(pid, signal.SIGSTOP)
+
+    def stop_tree(self, root: int) -> tuple[int, ...]:
+        """All that were found below it, and itself."""
+        with self._lock:
+            stopped = processes.freeze(root)
+            self._holds.update(stopped)
+            return stopped
+
+    def go_on(self, pids: Iterable[int]) -> None:
+        with self._lock:
+            for pid in pids:
+                self._holds[pid] -= 1
+                if self._holds[pid] <= 0:
+                    del self._holds[pid]
+                    processes.send(pid, signal.SIGCONT)
+
+
+STOPS = Stops()
+"""Of this process: two faults may hold the same node."""
+
+
 def frozen(name: str, pids: Pids) -> Stretch:
     """They stand still until it is over; those below them do not."""
     stopped: list[int] = []
 
     def begin() -> int:
         stopped.extend(pids())
-        _send(stopped, signal.SIGSTOP)
+        STOPS.stop(stopped)
         return len(stopped)
 
-    return Stretch(name, begin, lambda: _send(stopped, signal.SIGCONT))
+    return Stretch(name, begin, lambda: STOPS.go_on(stopped))
 
 
 def frozen_tree(name: str, roots: Pids) -> Stretch:
@@ -37,16 +72,17 @@ def frozen_tree(name: str, roots: Pids) -> Stretch:
 
     def begin() -> int:
         for root in roots():
-            stopped.extend(processes.freeze(root))
+            stopped.extend(STOPS.stop_tree(root))
         return len(stopped)
 
-    return Stretch(name, begin, lambda: processes.thaw(tuple(stopped)))
+    return Stretch(name, begin, lambda: STOPS.go_on(stopped))
 
 
 def killed(name: str, pids: Pids) -> Once:
     def act() -> int:
         doomed = pids()
-        _send(doomed, signal.SIGKILL)
+        for pid in doomed:
+            processes.send(pid, signal.SIGKILL)
         return len(doomed)
 
     return Once(name, act)
@@ -62,11 +98,6 @@ def killed_tree(name: str, roots: Pids) -> Once:
         return len(doomed)
 
     return Once(name, act)
-
-
-def _send(pids: Sequence[int], sig: signal.Signals) -> None:
-    for pid in pids:
-        processes.send(pid, sig)
 
 
 class Slow:
@@ -93,9 +124,9 @@ class Slow:
 
     def _slow_down(self, pids: Sequence[int]) -> None:
         while pids and not self._over.is_set():
-            _send(pids, signal.SIGSTOP)
+            STOPS.stop(pids)
             time.sleep(ROUND_S * (1 - self._share))
-            _send(pids, signal.SIGCONT)
+            STOPS.go_on(pids)
             self._rounds += 1
             self._over.wait(ROUND_S * self._share)
 

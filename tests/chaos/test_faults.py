@@ -334,6 +334,22 @@ def test_a_slow_process_stands_still_again_and_again(parent: subprocess.Popen[by
     assert slow.heal() == 0
 
 
+def test_of_two_faults_that_hold_a_process_neither_lets_it_go_before_the_other_is_over(
+    parent: subprocess.Popen[bytes],
+) -> None:
+    slow = processes.Slow(lambda: [parent.pid], percent=90)
+    first, second = (processes.frozen_tree("freeze", lambda: [parent.pid]) for _ in range(2))
+    for fault in (slow, first, second):
+        fault.inject()
+    until(lambda: slow._rounds >= 2)
+    assert not moves(parent)
+    slow.heal()
+    first.heal()
+    assert not moves(parent)
+    second.heal()
+    until(lambda: moves(parent))
+
+
 def test_of_a_killed_tree_nobody_is_left(parent: subprocess.Popen[bytes]) -> None:
     assert processes.left((COUNT,))
     kill = processes.killed_tree("kill", lambda: [parent.pid])
