@@ -182,6 +182,42 @@ class Delay:
             delayer.communicate()
 
 
+class Netem:
+    """What a host is sent arrives later by anything up to `most_ms`, out of order too: the kernel's
+    own emulator, where it has sch_netem. It sits at the switch's end of the host's cable, so that
+    it leaves the host's own queue to `Rate`."""
+
+    name = "delay"
+
+    def __init__(self, switch: Host, cable: str, most_ms: int) -> None:
+        self._switch, self._cable, self._most_ms = switch, cable, most_ms
+        self._in = False
+
+    def inject(self) -> None:
+        half = f"{self._most_ms / 2:g}ms"
+        place = ("dev", self._cable, "root")
+        self._switch.run(("tc", "qdisc", "replace", *place, "netem", "delay", half, half))
+        self._in = True
+
+    def heal(self) -> int:
+        """How many packets it had. Those it still holds are lost, as on a line that is re-laid."""
+        if not self._in:
+            return 0
+        self._in = False
+        place = ("dev", self._cable, "root")
+        words = self._switch.run(("tc", "-s", "qdisc", "show", *place)).split()
+        if "netem" not in words:  # another one has been taken out already
+            return 0
+        self._switch.run(("tc", "qdisc", "del", *place))
+        return int(words[words.index("Sent") + 3])
+
+
+def has_netem() -> bool:
+    """Whether this kernel has sch_netem: tried on a namespace's own loopback, as root."""
+    tried = ("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
 class Rate:
     """What the host sends leaves at so many kilobits per second, at most: a token bucket."""
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from chaos import workloads
+from chaos.faults.packets import has_netem
 from chaos.op import History, OneClock, Op, Source, Type
 from chaos.workloads import FLEET, PREFIX, Workload
 from chaos.worlds import contain, hosts
@@ -153,7 +154,7 @@ def site(wanted: Wanted) -> Iterator[Site]:
         nodes=nodes,
         cluster=cluster,
         url=postgres.url,
-        network=PacketNetwork(nodes, members),
+        network=PacketNetwork(nodes, members, netem=has_netem()),
         environ=dict.fromkeys(wanted.nodes, found),
         postgres=postgres,
         clients={host.address: node for node, host in nodes.items()},

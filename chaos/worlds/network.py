@@ -9,7 +9,7 @@ from typing import Protocol
 
 from chaos import plan
 from chaos.faults import All, Fault, Once, packets, streams
-from chaos.worlds.hosts import Host
+from chaos.worlds.hosts import SWITCH, Host
 from chaos.worlds.proxies import Link, Proxies, Way
 from chaos.worlds.services import CLIENT_PORT, PEER_PORT, POSTGRES_PORT
 
@@ -146,8 +146,11 @@ class PacketNetwork:
 
     can = BY_PACKETS
 
-    def __init__(self, nodes: Mapping[str, Host], members: Mapping[str, Host]) -> None:
-        self._nodes, self._members = nodes, members
+    def __init__(
+        self, nodes: Mapping[str, Host], members: Mapping[str, Host], *, netem: bool
+    ) -> None:
+        """netem: whether the kernel can delay packets itself."""
+        self._nodes, self._members, self._netem = nodes, members, netem
 
     def cut(self, node: str, ways: Ways) -> Fault:
         if ways.members is not None:
@@ -162,7 +165,10 @@ class PacketNetwork:
         return packets.Dropped("loss", self._nodes[node], both, ports, percent=percent)
 
     def delay(self, node: str, most_ms: int) -> Fault:
-        return packets.Delay(self._nodes[node], _ports(Ways()), most_ms, jitter=True)
+        host = self._nodes[node]
+        if self._netem:
+            return packets.Netem(Host(SWITCH, ""), host.name, most_ms)
+        return packets.Delay(host, _ports(Ways()), most_ms, jitter=True)
 
     def rate(self, node: str, kbit: int) -> Fault:
         return packets.Rate(self._nodes[node], kbit)

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from chaos.faults import All, Fault, Once, Stretch, packets, processes, streams
+from chaos.worlds.hosts import Host
+from chaos.worlds.network import PacketNetwork
 from chaos.worlds.proxies import Link, Proxies
 from cron_leader.demo.processes import send
 
@@ -273,6 +275,32 @@ def test_a_rate_and_a_link_are_set_and_set_back() -> None:
         "ip link set eth0 down",
         "ip link set eth0 up",
     ]
+
+
+def test_the_kernel_delays_at_the_switch_and_is_told_to_stop() -> None:
+    host = Recorder(said="qdisc netem 8001: root limit 1000 delay 400ms Sent 90 bytes 5 pkt")
+    fault = packets.Netem(host, "node-a", 800)
+    fault.inject()
+    assert (fault.heal(), fault.heal()) == (5, 0)
+    assert host.commands == [
+        "tc qdisc replace dev node-a root netem delay 400ms 400ms",
+        "tc -s qdisc show dev node-a root",
+        "tc qdisc del dev node-a root",
+    ]
+
+
+def test_of_two_delays_of_one_host_the_later_is_taken_out_once() -> None:
+    host = Recorder(said="qdisc noqueue 0: root refcnt 2")
+    fault = packets.Netem(host, "node-a", 800)
+    fault.inject()
+    assert fault.heal() == 0
+    assert host.commands[-1] == "tc -s qdisc show dev node-a root"
+
+
+@pytest.mark.parametrize(("netem", "made"), [(True, packets.Netem), (False, packets.Delay)])
+def test_a_delay_is_the_kernels_where_it_has_an_emulator(netem: bool, made: type) -> None:
+    network = PacketNetwork({"a": Host("node-a", "10.77.0.31")}, {}, netem=netem)
+    assert type(network.delay("a", 800)) is made
 
 
 # ------------------------------------------------------------------ of processes
