@@ -7,7 +7,7 @@ gates stand open until the watch says so; a frozen machine kills nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -138,7 +138,7 @@ def every_slot_explained(story: Story) -> Finding:
     for job in jobs:
         retired_at = job.get("retired_at")
         to = min(until, datetime.fromisoformat(retired_at)) if retired_at else until
-        for at in _slots(datetime.fromisoformat(job["first_seen"]), to, job["every_ms"]):
+        for at in _slots(job, datetime.fromisoformat(job["first_seen"]), to):
             state = rows.get((job["job"], at.isoformat()))
             if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
                 return no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
@@ -147,8 +147,13 @@ def every_slot_explained(story: Story) -> Finding:
     return yes(every_slot_explained, f"{len(rows)} rows")
 
 
-def _slots(after: datetime, until: datetime, every_ms: int) -> Iterator[datetime]:
-    every = timedelta(milliseconds=every_ms)
+def _slots(job: Mapping[str, Any], after: datetime, until: datetime) -> Iterator[datetime]:
+    """In (after, until]: as they were listed, or one each period since the epoch."""
+    if (listed := job.get("slots")) is not None:
+        times = map(datetime.fromisoformat, listed)
+        yield from (at for at in times if after < at <= until)
+        return
+    every = timedelta(milliseconds=job["every_ms"])
     epoch = datetime(1970, 1, 1, tzinfo=after.tzinfo)
     at = epoch + ((after - epoch) // every + 1) * every
     while at <= until:

@@ -128,7 +128,7 @@ def _aside(op: Op, stop_ns: int) -> Op:
     return Op(stop_ns, Source.PLAN, op.process, f"after.{op.f}", value=op.value)
 
 
-_ASIDE = frozenset({"plan", "job", "periods", "remains", "risen"})
+_ASIDE = frozenset({"plan", "job", "periods", "slots", "remains", "risen"})
 
 
 def _is_kept(op: Op) -> bool:
@@ -188,18 +188,19 @@ def _leases(ops: Sequence[Op], fences: Mapping[str, int]) -> Iterator[Op]:
 
 
 def _jobs(ops: Iterable[Op], stop_ns: int) -> Iterator[Op]:
-    """Those that have a row, are not retired, and whose period is known."""
-    periods = next((op.value for op in ops if op.f == "periods"), {})
+    """Those that have a row, are not retired, and whose period or slots are known."""
+    when: dict[str, dict[str, object]] = {}
+    for op in ops:
+        if op.f == "periods":
+            when |= {name: {"every_ms": round(s * 1000)} for name, s in op.value.items()}
+        elif (op.source, op.f) == (Source.PLAN, "slots"):
+            when |= {name: {"slots": slots} for name, slots in op.value.items()}
     for op in ops:
         if op.source is Source.LEDGER and op.f == "job" and op.value["retired_at"] is None:
             name = op.value["job"]
-            if name in periods:
-                value = {
-                    "job": name,
-                    "first_seen": _text(op.value["effective_from"]),
-                    "every_ms": round(periods[name] * 1000),
-                }
-                yield Op(stop_ns, Source.LEDGER, "ledger", "job", Type.OK, value)
+            if name in when:
+                seen = {"job": name, "first_seen": _text(op.value["effective_from"])}
+                yield Op(stop_ns, Source.LEDGER, "ledger", "job", Type.OK, seen | when[name])
 
 
 # ------------------------------------------------------------------ runs

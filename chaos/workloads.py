@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.op import Op, Source, Type
+
 FLEET = "chaos"
 PREFIX = "/cron-leader"
 ELECTION = f"{FLEET}/0"
@@ -64,6 +66,17 @@ class Workload:
         if more:
             jobs.append(self._job(MORE, 3 * EVERY_MS, "mark"))
         return "\n".join((_head(endpoints, ledger, ttl_s), *jobs, ""))
+
+    def noted(self) -> list[Op]:
+        """What the runs wrote; a line cut off by a kill is left out."""
+        path, ops = self.effects, []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                note = json.loads(line)
+            except ValueError:
+                continue
+            ops.append(Op(note["at_ns"], Source.RUN, note["node"], note["what"], Type.OK, note))
+        return ops
 
     def _job(self, name: str, every_ms: int, *args: str, **policies: str) -> str:
         argv = [sys.executable, "-S", "-E", str(_PROGRAM), str(self.effects), *args]

@@ -8,7 +8,6 @@ It promises real packets, real processes and one clock. Not other machines: one 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Self
 
 from chaos import workloads
 from chaos.faults.packets import has_netem
-from chaos.op import History, OneClock, Op, Source, Type
+from chaos.op import History, OneClock
 from chaos.workloads import FLEET, PREFIX, Workload
 from chaos.worlds import contain, hosts
 from chaos.worlds.network import PacketNetwork
@@ -119,19 +118,8 @@ class Netns:
     ) -> None:
         self.stop_nodes()
         self._etcd_witness.close()
-        for op in (*self._effects(), *self._ledger_witness.testimony()):
+        for op in (*self._workload.noted(), *self._ledger_witness.testimony()):
             self.history.add(op)
-
-    def _effects(self) -> list[Op]:
-        """What the runs wrote; a line cut off by a kill is left out."""
-        path, ops = self._workload.effects, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                note = json.loads(line)
-            except ValueError:
-                continue
-            ops.append(Op(note["at_ns"], Source.RUN, note["node"], note["what"], Type.OK, note))
-        return ops
 
 
 @contextmanager

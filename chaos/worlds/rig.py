@@ -8,22 +8,22 @@ proc.py and netns.py each make one.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from chaos import plan
 from chaos.faults import processes
-from chaos.op import History, OneClock, Op, Source, Type
+from chaos.op import History, OneClock, Op, Source
 from chaos.workloads import Workload
 from chaos.worlds.hand import Hand, Unanswered
 from chaos.worlds.hosts import Machine
@@ -33,7 +33,7 @@ from chaos.worlds.services import EtcdCluster, NotHere, Postgres
 from chaos.worlds.witnesses import EtcdWitness, LedgerWitness, SqliteWitness, Witness
 from cron_leader import config as configuration
 from cron_leader.config import Config
-from cron_leader.core.schedule import Every
+from cron_leader.core.schedule import EPOCH, Every, Schedule
 from cron_leader.ledger import open_ledger
 
 AGAIN_S = 0.5
@@ -114,6 +114,7 @@ class Rig:
         self._toml = wanted.out / "cron-leader.toml" if own is None else own.resolve()
         self._more = False
         self._keeping = False
+        self._began = datetime.now(UTC)
         self._lock = threading.Lock()
         self._asked = {name: threading.Lock() for name in wanted.nodes}
 
@@ -149,7 +150,7 @@ class Rig:
         remains = self._remains() if kind is None else {}
         self.etcd_witness.close()
         self._add(Source.PLAN, "harness", "remains", remains)
-        for op in (*self._effects(), *self._ledger_witness.testimony(), *self._jobs()):
+        for op in (*self._workload.noted(), *self._ledger_witness.testimony(), *self._jobs()):
             self.history.add(op)
 
     @property
@@ -305,25 +306,19 @@ class Rig:
                 ]
         return found
 
-    def _effects(self) -> list[Op]:
-        """What the runs wrote; a line cut off by a kill is left out."""
-        path, ops = self._workload.effects, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                note = json.loads(line)
-            except ValueError:
-                continue
-            ops.append(Op(note["at_ns"], Source.RUN, note["node"], note["what"], Type.OK, note))
-        return ops
-
     def _jobs(self) -> list[Op]:
-        """The period of each interval job, as configured."""
-        periods = {
-            job.name: job.schedule.period.total_seconds()
-            for job in self._load().jobs
-            if isinstance(job.schedule, Every)
-        }
-        return [Op(self.clock.now_ns(), Source.PLAN, "harness", "periods", value=periods)]
+        """The period of each interval job, and the slots of every other one, as configured."""
+        periods: dict[str, float] = {}
+        slots: dict[str, list[str]] = {}
+        for job in self._load().jobs:
+            match job.schedule:
+                case Every(period, anchor) if anchor == EPOCH:
+                    periods[job.name] = period.total_seconds()
+                case schedule:
+                    slots[job.name] = list(_slots(schedule, self._began, datetime.now(UTC)))
+        told: dict[str, Mapping[str, Any]] = {"periods": periods, "slots": slots}
+        now_ns = self.clock.now_ns()
+        return [Op(now_ns, Source.PLAN, "harness", f, value=value) for f, value in told.items()]
 
     def _add(self, source: Source, process: str, f: str, value: Mapping[str, object]) -> None:
         self.history.add(Op(self.clock.now_ns(), source, process, f, value=value))
@@ -379,3 +374,10 @@ async def _migrate(url: str, fleet: str) -> None:
         await ledger.open(fleet=fleet, shards=1, migrate=True)
     finally:
         await ledger.close()
+
+
+def _slots(schedule: Schedule, after: datetime, upto: datetime) -> Iterator[str]:
+    at = schedule.next_after(after)
+    while at is not None and at <= upto:
+        yield at.isoformat()
+        at = schedule.next_after(at)

@@ -56,6 +56,17 @@ JOB = Op(
     "job",
     value={"job": "job", "first_seen": "2026-12-01T00:00:00+00:00", "every_ms": 20_000},
 )
+LISTED = Op(
+    70 * S,
+    Source.LEDGER,
+    "ledger",
+    "job",
+    value={
+        "job": "job",
+        "first_seen": "2026-12-01T00:00:00+00:00",
+        "slots": ["2026-11-30T23:59:00+00:00", "2026-12-01T00:00:20+00:00"],
+    },
+)
 FIRST, SECOND = "2026-12-01T00:00:20+00:00", "2026-12-01T00:00:40+00:00"
 OPENED = node(1, "a", "gate.opened", fence=2)
 KNOWN = node(1, "a", "deadline", fence=2, until_ns=9 * S)
@@ -64,6 +75,7 @@ BEGAN = run(5, "a", "began", 2)
 
 KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded"), slot(SECOND, "missed")]),
+    (laws.every_slot_explained, [LISTED, slot(FIRST, "succeeded")]),
     (laws.never_two_gates, [OPENED, KNOWN, NEXT]),
     (laws.never_two_gates, [OPENED, hand(8, 2), NEXT]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(9.5, 2)]),
@@ -75,6 +87,7 @@ KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
 BROKEN: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded")]),
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded"), slot(SECOND, "running")]),
+    (laws.every_slot_explained, [LISTED, slot(SECOND, "succeeded")]),
     (laws.never_two_gates, [OPENED, NEXT]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(8, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, run(9.5, "a", "began", 2)]),

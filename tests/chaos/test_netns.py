@@ -44,6 +44,11 @@ every = "1s"
 command = ["true"]
 
 [[job]]
+name = "poll"
+cron = "*/2 * * * * *"
+command = ["true"]
+
+[[job]]
 name = "nightly"
 cron = "0 3 * * *"
 command = ["true"]

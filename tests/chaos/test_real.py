@@ -267,6 +267,17 @@ def test_rows_are_told_in_text_whatever_the_database_gave() -> None:
     assert story.rows("job") == [{"job": "tick", "first_seen": WALL.isoformat(), "every_ms": 1500}]
 
 
+def test_a_job_without_a_period_is_told_with_its_slots() -> None:
+    row = {"job": "tick", "retired_at": None, "effective_from": WALL}
+    story = tell(
+        op(22, Source.LEDGER, "ledger", "job", **row),
+        op(22, Source.PLAN, "harness", "slots", tick=[said(4)]),
+    )
+    assert story.rows("job") == [
+        {"job": "tick", "first_seen": WALL.isoformat(), "slots": [said(4)]}
+    ]
+
+
 # ------------------------------------------------------------------ laws of real processes
 
 
