@@ -381,6 +381,8 @@ class Dispatch:
     @property
     def unanswered_ns(self) -> int | None:
         """Since when (boot clock) the oldest write of this term waits for the ledger's answer."""
+        if not self._floors and not self._ends:  # the usual case
+            return None
         batch = next(iter(self._floors.values()), None)  # they were asked in this order
         end_ns = next(iter(self._ends.values()), None)
         if batch is None or end_ns is None:
@@ -562,8 +564,10 @@ class Dispatch:
 
     def wake_wall(self, now: Now) -> datetime | None:
         """When a slot is due or a waiting row may start, the gate being open."""
+        if not self._waiting:  # the usual case
+            return self._agenda.next_time()
         times = [self._agenda.next_time()]
-        if self._waiting and not self._full():
+        if not self._full():
             times.append(self._waiting.next_time(self._is_free, overdue=False))
             if self.pace_alarm(now) is None:
                 times.append(self._waiting.next_time(self._is_free, overdue=True))

@@ -81,7 +81,7 @@ class Node:
         self._candidate: Candidate | None = None
         self._elected_at: datetime | None = None
         self._now = Now(0, datetime.min.replace(tzinfo=UTC))
-        self._offset: timedelta | None = None
+        self._booted: datetime | None = None
         self._skew = Skew(timedelta(seconds=limits.max_clock_skew_s))
         self._was_open = False
         self._joined_once = False
@@ -148,12 +148,12 @@ class Node:
 
     def _look_at_clocks(self) -> None:
         now = self._now
-        offset = now.wall - EPOCH - timedelta(microseconds=now.boot_ns // 1000)
-        if self._offset is not None and self._nonce is not None:
-            jump = offset - self._offset
+        booted = now.wall - timedelta(0, 0, now.boot_ns // 1000)
+        if self._booted is not None and self._nonce is not None:
+            jump = booted - self._booted
             if abs(jump) > self._jump:
                 self._jumped(jump)
-        self._offset = offset
+        self._booted = booted
         if self._in_term() and self._due(self.gate.deadline_ns):
             stuck = now.stood_ns >= self._limits.ttl_ns // 2
             self._end(EndReason.STUCK if stuck else EndReason.DEADLINE)
@@ -830,19 +830,19 @@ class Node:
 
     def _alarms(self) -> list[int | None]:
         match self.phase:
+            case Phase.LEADING:
+                return self._leading_alarms()
+            case Phase.JOINING:
+                return [None if self._probing else self._probe_ns]
             case Phase.OUT if self._stop_ns is None:
                 return [self._retry_ns]
             case Phase.OUT:
                 return [self._drain_alarm()]
-            case Phase.JOINING:
-                return [None if self._probing else self._probe_ns]
             case Phase.RAISING:
                 doubt = self._verify_ns if self._doubt or self.gate.jumped_ns else None
                 return [self.gate.deadline_ns, self._raise_by_ns, doubt]
             case Phase.SETTLING:
                 return [*self._term_alarms(), self._now.boot_ns if self._work else None]
-            case Phase.LEADING:
-                return [*self._term_alarms(), *self._leading_alarms()]
             case Phase.CLOSING:
                 return [self._close_by_ns]
             case _:
@@ -857,6 +857,7 @@ class Node:
 
     def _leading_alarms(self) -> list[int | None]:
         return [
+            *self._term_alarms(),
             None if self._beating else self._beat_ns,
             self._dispatch.pace_alarm(self._now) if self._open() else None,
             self._drain_alarm(),

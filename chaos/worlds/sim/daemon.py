@@ -204,6 +204,7 @@ class Daemon:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.world, self.name = machine, machine.world, machine.name
         self.process = Process(machine.engine)
+        self._engine, self._clock = machine.engine, machine.clock
         self.limits = machine.world.limits
         self._draws = Draws(machine.draws.bits())
         self.client = Client(self.world.etcd, machine.to_etcd, self.process, self._draws.below(3))
@@ -225,7 +226,7 @@ class Daemon:
     # ------------------------------------------------------------------ clocks
 
     def boot_ns(self) -> int:
-        return self.machine.clock.boot_ns(self.machine.engine.now_ns)
+        return self._clock.boot_ns(self._engine.now_ns)
 
     def wall(self, ago_ns: int = 0) -> datetime:
         return self.machine.wall(ago_ns)
@@ -251,19 +252,21 @@ class Daemon:
         self.post(m.Woke())
 
     def _step(self, event: Event) -> None:
-        now_ns, stood_ns = self.machine.engine.now_ns, 0
+        now_ns, stood_ns = self._engine.now_ns, 0
         if self.process.froze_ns is not None:
             stood_ns, self.process.froze_ns = now_ns - self.process.froze_ns, None
-        boot_ns = self.machine.clock.boot_ns(now_ns)
+        boot_ns = self._clock.boot_ns(now_ns)
         now = Now(boot_ns, self.machine.wall_at(boot_ns), stood_ns)
         for effect in self.node.step(event, now):
             self._perform(effect)
-        self._tell_deadline(self.node.gate.deadline_ns, self._fence())
+        deadline_ns, fence = self.node.gate.deadline_ns, self._fence()
+        if deadline_ns != self._deadline_ns or fence != self._told_fence:
+            self._tell_deadline(deadline_ns, fence)
 
     def _tell_deadline(self, deadline_ns: int, fence: int | None) -> None:
         """To the supervisor, when it is a new one; to the history, under its fence."""
         new, self._deadline_ns = deadline_ns != self._deadline_ns, deadline_ns
-        if not deadline_ns or not (new or fence != self._told_fence):
+        if not deadline_ns:
             return
         self._told_fence = fence
         at_ns = self.machine.clock.true_ns(deadline_ns)
@@ -275,7 +278,7 @@ class Daemon:
 
     def _arm(self) -> None:
         """One alarm, at the earliest time the core asks for; a later one that stands is let be."""
-        clock, now_ns = self.machine.clock, self.machine.engine.now_ns
+        clock, now_ns = self._clock, self._engine.now_ns
         at_ns: int | None = None
         if (boot_ns := self.node.wake_boot_ns()) is not None:
             at_ns = clock.true_ns(boot_ns)
@@ -286,7 +289,7 @@ class Daemon:
         if at_ns is None or (self._armed_ns is not None and now_ns < self._armed_ns <= at_ns):
             return
         self._armed_ns = max(at_ns, now_ns)
-        self.machine.engine.at(self._armed_ns, self.process.wake, self._fired, self._armed_ns)
+        self._engine.at(self._armed_ns, self.process.wake, self._fired, self._armed_ns)
 
     def _fired(self, armed_ns: int) -> None:
         if armed_ns == self._armed_ns:

@@ -52,11 +52,10 @@ class Way:
             self.bit += 1
             self._held.append((direction, do, args))
             return
-        self._engine.at(self._engine.now_ns + self._takes_ns(), self._arrive, self._epoch, do, args)
-
-    def _takes_ns(self) -> int:
-        takes_ns = (300 + self._draws.below(1_500)) * 1_000
-        return takes_ns + self._worse_ns() if self.delay_ms or self.loss else takes_ns
+        engine, takes_ns = self._engine, (300 + self._draws.bits() % 1_500) * 1_000
+        if self.delay_ms or self.loss:
+            takes_ns += self._worse_ns()
+        engine.at(engine.now_ns + takes_ns, self._arrive, self._epoch, do, args)
 
     def _worse_ns(self) -> int:
         takes_ns = 0
