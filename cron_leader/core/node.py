@@ -178,11 +178,12 @@ class Node:
 
     def _patience_ends_ns(self) -> int | None:
         """With the first of these; None: nothing keeps the leader from its work."""
-        first_ns = self._dispatch.unanswered_ns
-        for since_ns in (self._ledger_down_ns, self._silent_ns, self._shut_ns):
-            if since_ns is not None and (first_ns is None or since_ns < first_ns):
-                first_ns = since_ns
-        return None if first_ns is None else first_ns + self._limits.ttl_ns
+        since_ns = self._dispatch.unanswered_ns
+        down_ns, silent_ns, shut_ns = self._ledger_down_ns, self._silent_ns, self._shut_ns
+        if since_ns is down_ns is silent_ns is shut_ns is None:
+            return None
+        all_ns = (since_ns, down_ns, silent_ns, shut_ns)
+        return min(ns for ns in all_ns if ns is not None) + self._limits.ttl_ns
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))

@@ -147,10 +147,10 @@ class Task:
 
     def resume(self, wait: int, value: Any) -> None:
         """As wake, by its process: once that is thawed."""
-        if self.process.runs:
-            self.wake(wait, value)
-        else:
+        if not self.process.runs:
             self.process.wake(self.wake, wait, value)
+        elif wait == self._wait and not self._over:
+            self._go(value)
 
     def wake(self, wait: int, value: Any) -> None:
         """Go on, if it is still this wait that it waits for."""
