@@ -410,7 +410,7 @@ class Settlement:
     retired_at: up to there each slot has its row, and nobody who leads knows of a later one.
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
-    skip: the ledger went back: its unfinished slots are not run again.
+    skip: the ledger went back: its unfinished slots are not run again, nor what orders ask for.
     sweep: whether there are unfinished slots of older terms.
     """
 
@@ -500,6 +500,7 @@ class CommandResult(StrEnum):
     BACKFILLING = "backfilling"
     NO_SUCH_JOB = "no such job"
     TOO_MANY = "more slots than one order may ask for"
+    ROLLBACK = "the ledger went back: it may have been carried out before; if it was not, ask again"
 
 
 @value

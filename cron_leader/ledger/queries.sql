@@ -247,6 +247,11 @@ UPDATE cron_leader_slot SET state = CASE WHEN attempt = 0 THEN 'missed' ELSE 'ab
     reason = 'rollback', finished_at = :now
 WHERE election = :election AND fence < :fence AND state IN ('due', 'running', 'retrying')
 
+-- name: drop_orders
+-- The same of orders to run something: answered in the part that was lost, they would run again.
+UPDATE cron_leader_command SET done_by_fence = :fence, result = :result
+WHERE target = :election AND done_by_fence IS NULL AND kind IN ('trigger', 'backfill')
+
 -- name: waiting_slots
 -- An attempt that was put back has run nothing, and is no try.
 SELECT s.job, s.scheduled_for, s.command_id, s.attempt, s.origin, s.next_at,

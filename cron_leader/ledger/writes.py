@@ -98,6 +98,7 @@ def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
     steps = (
         _open_term(term, settlement),
         *_sweep(of_term, settlement),
+        *_orders(of_term, settlement),
         *_backlog(of_term, settlement),
         Step("end_older_terms", of_term),
         *([waiting] if settlement.sweep or settlement.entries else ()),
@@ -127,6 +128,11 @@ def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:
     yield from _batch("sweep_running_to_due", {**of_term, "takeovers": TAKEOVERS}, again)
     yield Step("sweep_running", of_term)
     yield Step("sweep_waiting", of_term)
+
+
+def _orders(of_term: Params, settlement: Settlement) -> Iterable[Step]:
+    if settlement.skip:
+        yield Step("drop_orders", {**of_term, "result": CommandResult.ROLLBACK.value})
 
 
 def _backlog(of_term: Params, settlement: Settlement) -> Iterable[Step]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -106,6 +107,22 @@ async def test_an_order_that_cannot_be_read_is_brought_as_such(
     leader = await lab.leader(past=settlement())
     lab.give(written(kind, json.dumps(args)))
     assert await brought(leader) == (Order("order-1", None),)
+
+
+RUNS = {"trigger", "backfill"}
+
+
+@pytest.mark.parametrize(("kind", "asked"), ORDERS, ids=str)
+@pytest.mark.parametrize(("skip", "sweep"), [(True, True), (True, False), (False, True)])
+async def test_in_a_ledger_that_went_back_an_order_that_may_have_run_is_answered_not_carried_out(
+    lab: Lab, kind: str, asked: Asked, *, skip: bool, sweep: bool
+) -> None:
+    lab.give(written(kind, args_of(asked)))
+    leader = await lab.leader(past=replace(settlement(), skip=skip, sweep=sweep))
+    dropped = skip and kind in RUNS
+    assert await brought(leader) == (() if dropped else (asked,))
+    (command,) = lab.read().commands()
+    assert command.result == (CommandResult.ROLLBACK if dropped else None)
 
 
 # ------------------------------------------------------------------ trigger

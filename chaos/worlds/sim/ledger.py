@@ -16,6 +16,7 @@ from cron_leader.core.model import (
     UNFINISHED,
     Applied,
     Asked,
+    Backfill,
     Batch,
     Candidate,
     Claim,
@@ -39,6 +40,7 @@ from cron_leader.core.model import (
     State,
     Taken,
     Term,
+    Trigger,
 )
 
 TAKEOVERS = 2
@@ -229,6 +231,8 @@ class ModelLedger:
             self.terms[term.fence] = TermRow(term.nonce, settlement.planned_to)
             if settlement.sweep:
                 self._sweep(term.fence, settlement)
+            if settlement.skip:
+                self._drop_orders(term)
             self.jobs.update((record.job, self._put(record)) for record in settlement.jobs)
             for name in settlement.retired:
                 self.jobs[name] = replace(
@@ -241,6 +245,11 @@ class ModelLedger:
         return tuple(
             DueRow(row.slot, row.attempt, row.origin, row.next_at, row.put_backs) for row in rows
         )
+
+    def _drop_orders(self, term: Term) -> None:
+        for key, command in self.commands.items():
+            if isinstance(command.order, Trigger | Backfill):
+                self._answered(term, key, CommandResult.ROLLBACK)
 
     def _put(self, record: JobRecord) -> JobRecord:
         """A pause is an operator's order: no leader's record changes it."""
