@@ -95,8 +95,8 @@ def meddled(story: Story) -> dict[int, int]:
 
 
 def one_row_per_slot(story: Story) -> Finding:
-    """As in checks.py; but what a restored ledger lost is run once more with `refire`, or if the
-    fleet was struck otherwise, too, so that its leader could not tell etcd of the loss."""
+    """As in checks.py; but what a restored ledger lost is run once more with `refire`, if nobody
+    led then, or if the fleet was struck otherwise, too: no leader could tell etcd of the loss."""
     faults = spells(story)
     restored = [spell for spell in faults if spell.fault == Fault.LEDGER_RESTORE]
     untold = (
@@ -105,9 +105,17 @@ def one_row_per_slot(story: Story) -> Finding:
         for other in faults
         if other is not spell
     )
-    if restored and (planned(story, "rollback") == Rollback.REFIRE or any(untold)):
+    if restored and (
+        planned(story, "rollback") == Rollback.REFIRE
+        or any(untold)
+        or any(not _is_led(story, spell.began_ns) for spell in restored)
+    ):
         story = Story([op for op in story.ops if op.source is not Source.RUN])
     return checks.one_row_per_slot(story)
+
+
+def _is_led(story: Story, at_ns: int) -> bool:
+    return any(gate.open_at(at_ns) for gate in gates(story))
 
 
 def _told_again_ns(story: Story, spell: Spell) -> int:

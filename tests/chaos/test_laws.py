@@ -18,7 +18,12 @@ PLAN = Op(
     Source.PLAN,
     "sim",
     "plan",
-    value={"ttl_ns": 10 * S, "started": "2026-12-01T00:00:00+00:00", "may_finish": ["finishes"]},
+    value={
+        "rollback": "skip",
+        "ttl_ns": 10 * S,
+        "started": "2026-12-01T00:00:00+00:00",
+        "may_finish": ["finishes"],
+    },
 )
 
 
@@ -42,6 +47,12 @@ def hand(at_s: float, fence: int) -> Op:
 def fault(began_s: float, healed_s: float, bites: int = 1) -> Op:
     value = {"fault": "freeze-node", "nodes": ["a"], "began_ns": round(began_s * S), "bites": bites}
     return Op(round(healed_s * S), Source.NEMESIS, "nemesis", "heal", Type.OK, value)
+
+
+def restored(at_s: float) -> Op:
+    at_ns = round(at_s * S)
+    value = {"fault": "ledger-restore", "nodes": [], "began_ns": at_ns, "bites": 1}
+    return Op(at_ns, Source.NEMESIS, "nemesis", "heal", Type.OK, value)
 
 
 def slot(at: str, state: str) -> Op:
@@ -72,10 +83,12 @@ OPENED = node(1, "a", "gate.opened", fence=2)
 KNOWN = node(1, "a", "deadline", fence=2, until_ns=9 * S)
 NEXT = node(10, "b", "gate.opened", fence=3)
 BEGAN = run(5, "a", "began", 2)
+AGAIN = run(12, "b", "began", 3)
 
 KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded"), slot(SECOND, "missed")]),
     (laws.every_slot_explained, [LISTED, slot(FIRST, "succeeded")]),
+    (laws.one_row_per_slot, [slot("x", "due"), OPENED, BEGAN, KNOWN, restored(9.5), AGAIN]),
     (laws.never_two_gates, [OPENED, KNOWN, NEXT]),
     (laws.never_two_gates, [OPENED, hand(8, 2), NEXT]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(9.5, 2)]),
@@ -88,6 +101,7 @@ BROKEN: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded")]),
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded"), slot(SECOND, "running")]),
     (laws.every_slot_explained, [LISTED, slot(SECOND, "succeeded")]),
+    (laws.one_row_per_slot, [slot("x", "due"), OPENED, BEGAN, KNOWN, restored(8), AGAIN]),
     (laws.never_two_gates, [OPENED, NEXT]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(8, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, run(9.5, "a", "began", 2)]),

@@ -60,10 +60,22 @@ def test_minutes_of_faults_break_no_law(seed: int) -> None:
     [
         pytest.param(193, 340, id="a key's fence told by an offset that the ledger had lost"),
         pytest.param(212, 330, id="a job retired while the ledger had lost its last slots"),
+        pytest.param(20270004865, 290, id="a ledger that went back while nobody led"),
     ],
 )
 def test_a_plan_that_once_seemed_to_break_a_law_breaks_none(seed: int, time_s: int) -> None:
     judged = seeds.judged(seeds.cut_short(seeds.plan_of(seed, 600_000), time_s * 1_000))
+    assert not judged.broken, judged
+
+
+def test_a_backfill_that_a_restored_ledger_forgot_is_not_carried_out_again() -> None:
+    """The find of seed 20270003886, under `skip`."""
+    moves = (
+        Move(21_128, Fault.ORDER, Target.LEADER, amount=4, pick=41),
+        Move(21_128, Fault.CUT, Target.ALL, 13_674, pick=23),
+        Move(124_666, Fault.LEDGER_RESTORE, Target.LEDGER, 480, 90_415, 41),
+    )
+    judged = seeds.judged(Plan(20270003886, 170_033, ttl_s=10, jobs=10, moves=moves))
     assert not judged.broken, judged
 
 
