@@ -235,6 +235,12 @@ _ALL = (
         LEDGER + "test_leaders.py::test_a_term_of_the_same_fence_with_another_nonce_is_refused",
     ),
     Canary(
+        "no-nonce",
+        defects.no_nonce,
+        LEDGER + "test_conformance.py::"
+        "test_the_same_revision_with_another_nonce_is_refused[sqlite]",
+    ),
+    Canary(
         "claim-without-guard",
         defects.claim_without_guard,
         LEDGER + "test_leaders.py::"

@@ -468,6 +468,12 @@ def guard_without_nonce() -> None:
     _change_migrations(" AND f.nonce = p_nonce")
 
 
+def no_nonce() -> None:
+    """a term is known by its fence alone: after a restore of etcd two of one fence pass for one"""
+    raise_takes_equal()
+    guard_without_nonce()
+
+
 def claim_without_guard() -> None:
     """the claim of fresh slots is one statement on Postgres, and does not ask the guard"""
     _change_migrations("    PERFORM cron_leader_guard(v_election, v_fence, v_nonce);\n")

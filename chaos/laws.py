@@ -82,8 +82,16 @@ def _bounded(gate: Gate, deadlines: list[int]) -> Gate:
 
 def keys_gone(story: Story) -> dict[tuple[str, int], int]:
     """(node, fence) -> when etcd deleted its key. Of the node, too: a restored etcd gives the
-    revisions of keys that are gone once more, to others."""
-    return {(op.process, op.value["fence"]): op.at_ns for op in story.deletes()}
+    revisions of keys that are gone once more, to others; or to the same node, whose gate opens
+    after the restore: the older key is not its own."""
+    restores = [spell.began_ns for spell in spells(story) if spell.fault == Fault.ETCD_RESTORE]
+    opened = {(gate.node, gate.fence): gate.opened_ns for gate in story.gates()} if restores else {}
+    gone: dict[tuple[str, int], int] = {}
+    for op in story.deletes():
+        key = op.process, op.value["fence"]
+        if not any(op.at_ns < at_ns < opened.get(key, 0) for at_ns in restores):
+            gone[key] = op.at_ns
+    return gone
 
 
 def meddled(story: Story) -> dict[int, int]:
@@ -129,7 +137,8 @@ def _told_again_ns(story: Story, spell: Spell) -> int:
 
 def every_slot_explained(story: Story) -> Finding:
     """Each slot of each job, from when the fleet knew it to half a minute before the end, has a
-    row or lies in a gap, and no such row is unfinished."""
+    row or lies in a gap, and no such row is unfinished; but in a full group one may wait, as long
+    as the group goes on."""
     ends = max((op.at_ns for op in story.ops), default=0)
     found = story.rows("slot")
     rows = {(r["job"], r["scheduled_for"]): r["state"] for r in found if not r["command_id"]}
@@ -143,6 +152,7 @@ def every_slot_explained(story: Story) -> Finding:
         return unknown(every_slot_explained, "the ledger holds no slot")
     settle_ns = int(planned(story, "settle_ns", 30 * SECOND_NS))
     until = started + timedelta(microseconds=(ends - settle_ns) // 1_000)
+    may_wait = _of_busy_groups(story, ends - settle_ns)
     for job in jobs:
         retired_at = job.get("retired_at")
         to = min(until, datetime.fromisoformat(retired_at)) if retired_at else until
@@ -150,9 +160,17 @@ def every_slot_explained(story: Story) -> Finding:
             state = rows.get((job["job"], at.isoformat()))
             if state is None and not any(a <= at <= b for a, b in spans.get(job["job"], ())):
                 return no(every_slot_explained, f"{job['job']} {at.isoformat()}: no row, no gap")
-            if state in UNFINISHED:
+            if state in UNFINISHED and (state == "running" or job["job"] not in may_wait):
                 return no(every_slot_explained, f"{job['job']} {at.isoformat()} is left {state}")
     return yes(every_slot_explained, f"{len(rows)} rows")
+
+
+def _of_busy_groups(story: Story, since_ns: int) -> frozenset[str]:
+    """The jobs of groups with a bound that had a run end since then."""
+    groups, bounds = planned(story, "groups", {}), planned(story, "bounds", {})
+    ended = {op.value["job"] for op in story.notes("ended") if op.at_ns >= since_ns}
+    busy = {groups.get(job) for job in ended} & bounds.keys()
+    return frozenset(job for job, group in groups.items() if group in busy)
 
 
 def _slots(job: Mapping[str, Any], after: datetime, until: datetime) -> Iterator[datetime]:
@@ -246,9 +264,10 @@ def _ends(story: Story) -> dict[tuple[object, ...], int]:
 
 
 def _run(op: Op) -> tuple[object, ...]:
+    """Of the node, too: where both stores were restored a fence comes twice."""
     value = op.value
-    command = value.get("command_id", "")
-    return value["job"], value["scheduled_for"], command, value["attempt"], value["fence"]
+    run = value["job"], value["scheduled_for"], value.get("command_id", ""), value["attempt"]
+    return op.process, *run, value["fence"]
 
 
 def _frozen(faults: list[Spell], node: str, at_ns: int) -> bool:

@@ -26,6 +26,9 @@ TELLS_NS = SECOND_NS
 """A watch that nothing disturbs tells of a deleted key so long after it, at most."""
 TAKES_NS = 2 * SECOND_NS
 """From the lease's end to an open gate: etcd's scan, the raise, the settlement, a lost packet."""
+ARRIVES_NS = 13 * SECOND_NS
+"""A packet that was lost, and lost again, has arrived so long after the line was mended: what waits
+for its sender's next try is sent once more then."""
 DRAIN_NS = 15 * SECOND_NS
 """A node that is asked to stop has ended its runs by then."""
 _HANDS = frozenset({Fault.LEASE_REVOKE, Fault.KEY_DELETE, Fault.FOREIGN_PUT})
@@ -278,9 +281,15 @@ class _Fleet:
         return [s for s in self._spells if s.began_ns <= at_ns < s.healed_ns]
 
     def slow(self, at_ns: int) -> bool:
-        """Whether a leader may be about that keeps its lease and does not tick."""
-        near = [s for s in self._spells if s.began_ns <= at_ns <= s.healed_ns + SECOND_NS]
-        return any(s.fault in _SLOW for s in near)
+        """Whether a leader may be about that keeps its lease and does not tick; or one that is
+        dead, and whose last renewal is still on its way."""
+        return any(
+            s.began_ns
+            <= at_ns
+            <= s.healed_ns + (ARRIVES_NS if s.fault == Fault.LOSS else SECOND_NS)
+            for s in self._spells
+            if s.fault in _SLOW
+        )
 
     def elected(self, at_ns: int) -> bool:
         """Whether etcd's leader changed then, or just before, and every lease began anew."""

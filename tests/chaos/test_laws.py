@@ -49,9 +49,9 @@ def fault(began_s: float, healed_s: float, bites: int = 1) -> Op:
     return Op(round(healed_s * S), Source.NEMESIS, "nemesis", "heal", Type.OK, value)
 
 
-def restored(at_s: float) -> Op:
+def restored(at_s: float, what: str = "ledger") -> Op:
     at_ns = round(at_s * S)
-    value = {"fault": "ledger-restore", "nodes": [], "began_ns": at_ns, "bites": 1}
+    value = {"fault": f"{what}-restore", "nodes": [], "began_ns": at_ns, "bites": 1}
     return Op(at_ns, Source.NEMESIS, "nemesis", "heal", Type.OK, value)
 
 
@@ -93,6 +93,7 @@ KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.never_two_gates, [OPENED, hand(8, 2), NEXT]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(9.5, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, BEGAN]),
+    (laws.no_run_begins_late, [gone(0.5, 2), restored(0.7, "etcd"), OPENED, KNOWN, BEGAN]),
     (laws.lost_runs_end_in_time, [BEGAN, run(6, "a", "ended", 2), gone(7, 2)]),
     (laws.lost_runs_end_in_time, [BEGAN, gone(7, 2), run(9, "a", "ended", 2), fault(4, 9)]),
     (laws.ticks_in_peace, [OPENED, node(99, "a", "x")]),
@@ -106,6 +107,8 @@ BROKEN: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(8, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, run(9.5, "a", "began", 2)]),
     (laws.no_run_begins_late, [OPENED, gone(4, 2), BEGAN]),
+    (laws.no_run_begins_late, [gone(0.5, 2), OPENED, KNOWN, BEGAN]),
+    (laws.no_run_begins_late, [restored(0.3, "etcd"), gone(0.5, 2), OPENED, KNOWN, BEGAN]),
     (laws.no_run_begins_late, [run(0.5, "a", "began", 2), OPENED]),
     (laws.lost_runs_end_in_time, [BEGAN, gone(7, 2), run(9, "a", "ended", 2)]),
     (laws.ticks_in_peace, [OPENED, node(9, "a", "gate.closed", fence=2), node(99, "a", "x")]),

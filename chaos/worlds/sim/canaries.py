@@ -88,6 +88,7 @@ _ARMS: tuple[tuple[Callable[[], None], tuple[Fault, ...]], ...] = (
     (sim.row_guard_only, _STALE),
     (sim.guard_without_lock, (Fault.FREEZE_NODE, Fault.KEY_DELETE)),
     (sim.raise_takes_equal, _ALL_FAULTS),
+    (sim.no_nonce, (Fault.ETCD_RESTORE, Fault.FREEZE_NODE, Fault.CUT)),
     (sim.lost_commit_trusted, _UNANSWERED),
     (sim.attempt_kept, _ALL_FAULTS),
     # -- the takeover
