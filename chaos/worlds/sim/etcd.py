@@ -127,6 +127,8 @@ class Etcd:
     def mend(self, member: int, *, dumb: bool) -> None:
         self._away[member] -= 1
         self._dumb[member] -= dumb
+        if self._away[member] and not self._dumb[member]:  # it can say again that it is alone
+            self._engine.at(self._engine.now_ns + NO_LEADER_NS, self._end_watches, member)
         if self.leader is None:
             self._call_election()
         self._flush()
