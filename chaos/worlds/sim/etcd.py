@@ -127,8 +127,7 @@ class Etcd:
     def mend(self, member: int, *, dumb: bool) -> None:
         self._away[member] -= 1
         self._dumb[member] -= dumb
-        if self._away[member] and not self._dumb[member]:  # it can say again that it is alone
-            self._engine.at(self._engine.now_ns + NO_LEADER_NS, self._end_watches, member)
+        self._heard(member)
         if self.leader is None:
             self._call_election()
         self._flush()
@@ -175,7 +174,13 @@ class Etcd:
 
     def idle(self, member: int) -> None:
         self._dumb[member] -= 1
+        self._heard(member)
         self._flush()
+
+    def _heard(self, member: int) -> None:
+        """If it is still without its peers, it can now say so."""
+        if self._away[member] and not self._dumb[member]:
+            self._engine.at(self._engine.now_ns + NO_LEADER_NS, self._end_watches, member)
 
     # ------------------------------------------------------------------ its history
 
