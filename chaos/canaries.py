@@ -24,6 +24,7 @@ FLEET = DAEMON + "test_fleet.py::"
 @dataclass(frozen=True, slots=True)
 class Canary:
     """test: what must fail, all its parameters. scenarios: where the check `red` must say NO.
+    law: the one that must say NO in netns, when a leader is cut off from etcd for 2.5 TTL.
 
     fleet: one more test that must fail, of real nodes whose daemons have the defect.
     supervisor: `arm` is for the supervisor's process, and for no other.
@@ -34,6 +35,7 @@ class Canary:
     test: str
     scenarios: tuple[str, ...] = ()
     red: str = ""
+    law: str = ""
     fleet: str = ""
     supervisor: bool = False
 
@@ -102,6 +104,7 @@ _ALL = (
         "cut-unnoticed",
         defects.cut_unnoticed,
         CORE + "test_node.py::test_silence_of_the_watch_shuts_the_gate_and_does_not_end_the_term",
+        law="never_two_gates",
     ),
     Canary(
         "jump-ignored",
@@ -191,6 +194,7 @@ _ALL = (
         "test_a_lower_revision_is_refused_with_the_fence_that_stands[sqlite]",
         ("lease-stall", "split-brain"),
         red="no_stale_write_accepted",
+        law="no_stale_write_accepted",
     ),
     Canary(
         "row-guard-only",
@@ -331,6 +335,7 @@ _ALL = (
         "mark-in-memory",
         defects.mark_in_memory,
         CORE + "test_dispatch.py::test_the_takeover_writes_what_the_past_owes",
+        law="every_slot_explained",
     ),
     Canary(
         "planned-past-unanswered",

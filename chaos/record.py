@@ -35,4 +35,6 @@ def _checks(canary: Canary | None, simulated: SimCanary | None) -> str:
         found.append(f"sim, seed {simulated.seed}{drawn}: {simulated.law}")
     if canary is not None and canary.scenarios:
         found.append(f"netns, {', '.join(canary.scenarios)}: {canary.red}")
+    if canary is not None and canary.law:
+        found.append(f"netns, cut-etcd: {canary.law}")
     return "; ".join(found)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from chaos import gen, plan, real
+from chaos.canaries import CANARIES
 from chaos.op import Op, Source, Type, load
 from chaos.plan import Fault as F
 from chaos.plan import Move, Plan
@@ -169,13 +170,13 @@ def test_each_fault_bites_and_the_promise_holds(pair: tuple[str, str], tmp_path:
         assert list(toothless(history)) == [], printed[name]
 
 
-RED = {"cut-unnoticed": "never_two_gates"}
-"""no-fence is for the scenarios: there a late write is certain to be tried."""
+RED = {name: canary.law for name, canary in CANARIES.items() if canary.law}
 
 
 def test_a_defect_built_in_breaks_the_law_that_is_there_for_it(tmp_path: Path) -> None:
-    opening = Move(OPENED_MS, F.CUT_ETCD, T.LEADER, 5_000)
-    made = Plan(1, OPENED_MS + 6_000, ttl_s=2, moves=(opening,))
+    cut = Move(OPENED_MS, F.CUT_ETCD, T.LEADER, 5_000)
+    again = Move(OPENED_MS + 9_000, F.KEY_DELETE, T.LEADER)
+    made = Plan(1, OPENED_MS + 14_000, ttl_s=2, moves=(cut, again))
     runs = {}
     for canary in RED:
         (tmp_path / canary).mkdir()
