@@ -2,9 +2,9 @@
 
 Every slot in (planned_to, now] becomes `due`, `missed`, or part of a gap, by its job's catch-up
 policy. A job first seen now, one whose schedule changed, and one that returns from retirement start
-at now: nothing is invented for the past. In a ledger that went back, with `skip`, all of it is
-missed: it may have been run in the part that was lost. The time of a pause is not missed: its slots
-are skipped, and none of them is caught up.
+at now, or at planned_to where that is later: nothing is invented for the past. In a ledger that
+went back, with `skip`, all of it is missed: it may have been run in the part that was lost. The
+time of a pause is not missed: its slots are skipped, and none of them is caught up.
 """
 
 from __future__ import annotations
@@ -59,12 +59,17 @@ class _Draft:
     found: dict[Hashable, Backlog] = field(default_factory=dict)
 
     @property
+    def planned_to(self) -> datetime:
+        """From here on this term plans: later than now where the last leader's clock was ahead."""
+        return max(self.now, self.past.planned_to or self.now)
+
+    @property
     def lost_to(self) -> datetime | None:
         return self.past.went_back_at if self.past.skip else None
 
     def look_at(self, job: Job) -> None:
         known = self.past.jobs.get(job.name)
-        record = _record(job, known, self.now)
+        record = _record(job, known, self.now, self.planned_to)
         if record is not known:
             self.jobs.append(record)
         if job.delivery is Delivery.AT_LEAST_ONCE:
@@ -89,7 +94,7 @@ class _Draft:
         gone = (n for n, r in self.past.jobs.items() if n not in jobs and r.retired_at is None)
         return Settlement(
             now=self.now,
-            planned_to=max(self.now, self.past.planned_to or self.now),
+            planned_to=self.planned_to,
             jobs=tuple(self.jobs),
             retired=tuple(sorted(gone)),
             entries=tuple(self.entries),
@@ -101,12 +106,13 @@ class _Draft:
         )
 
 
-def _record(job: Job, known: JobRecord | None, now: datetime) -> JobRecord:
+def _record(job: Job, known: JobRecord | None, now: datetime, planned_to: datetime) -> JobRecord:
+    """A new schedule counts from where this term plans: no slot of it before that is owed."""
     digest = job.schedule.digest
     if known is None:
-        return JobRecord(job.name, now, now, digest)
+        return JobRecord(job.name, now, planned_to, digest)
     if known.retired_at is not None or known.digest != digest:
-        return replace(known, effective_from=now, digest=digest, retired_at=None)
+        return replace(known, effective_from=planned_to, digest=digest, retired_at=None)
     return known
 
 

@@ -61,13 +61,14 @@ def test_minutes_of_faults_break_no_law(seed: int) -> None:
         pytest.param(193, 340, id="a key's fence told by an offset that the ledger had lost"),
         pytest.param(212, 330, id="a job retired while the ledger had lost its last slots"),
         pytest.param(20270004865, 290, id="a ledger that went back while nobody led"),
+        pytest.param(20280009600, 430, id="a new schedule under a leader whose clock was behind"),
         pytest.param(20280000258, 330, id="a fence that came twice, both stores being restored"),
         pytest.param(20280000332, 470, id="a renewal that arrived after its sender's death"),
         pytest.param(20280003187, 330, id="a member without its peers that was dead for a while"),
         pytest.param(20280000581, 600, id="a group that had more to do than it could"),
     ],
 )
-def test_a_plan_that_once_seemed_to_break_a_law_breaks_none(seed: int, time_s: int) -> None:
+def test_a_plan_that_once_broke_a_law_or_seemed_to_breaks_none(seed: int, time_s: int) -> None:
     judged = seeds.judged(seeds.cut_short(seeds.plan_of(seed, 600_000), time_s * 1_000))
     assert not judged.broken, judged
 

@@ -153,6 +153,17 @@ def test_a_leader_whose_waiting_rows_are_many_plans_once_it_has_seen_them_all() 
     assert claim.slot == rows[-1].slot, "the oldest"
 
 
+@pytest.mark.parametrize("known", ["other", None], ids=["changed", "new"])
+def test_a_schedule_counts_from_where_its_first_leader_plans(known: str | None) -> None:
+    """The leader before had a faster clock, and planned 3 s further: by another schedule."""
+    ahead, records = T0 + timedelta(seconds=3), {}
+    if known is not None:
+        records["a"] = JobRecord("a", T0 - timedelta(days=1), T0 - timedelta(days=1), known)
+    settled = settle({"a": job("a")}, Past(ahead, records), T0)
+    (record,) = settled.jobs
+    assert settled.planned_to == record.effective_from == ahead
+
+
 # ------------------------------------------------------------------ pauses and blackouts
 
 
