@@ -76,7 +76,7 @@ def is_taken_back(control: int) -> bool:
     """Whether end of file has come behind the "go": the daemon thought better of it."""
     os.set_blocking(control, False)
     try:
-        return False
+        return not os.read(control, 1)
     except OSError as error:
         return not isinstance(error, BlockingIOError)
     finally:
