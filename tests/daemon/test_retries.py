@@ -111,5 +111,9 @@ async def test_a_replaced_run_is_ended_before_the_next_one_starts(
         assert (first.fields["outcome"], first.fields["reason"]) == ("cancelled", "overlap")
         started = await place.says("run.started", since=first.at, job="held")
         assert started.fields["scheduled_for"] > first.fields["scheduled_for"]
-        row = min(place.slots("held"), key=lambda slot: slot.scheduled_for)
-        assert (row.state, row.reason) == ("cancelled", "overlap")
+
+        def recorded() -> bool:  # its end is written beside the next one's claim
+            row = min(place.slots("held"), key=lambda slot: slot.scheduled_for)
+            return (row.state, row.reason) == ("cancelled", "overlap")
+
+        await until("the end of the replaced run in the ledger", recorded)
