@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -73,12 +73,14 @@ class Story:
 
     ops: Sequence[Op]
     _by_name: dict[tuple[Source, str], list[Op]] = field(init=False, repr=False, compare=False)
+    _gates: list[Gate] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name: dict[tuple[Source, str], list[Op]] = {}
         for op in self.ops:
             by_name.setdefault((op.source, op.f), []).append(op)
         object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_gates", _stretches(self.ops))
 
     def plan(self) -> Plan:
         return Plan(**next(op.value for op in self.ops if op.source is Source.PLAN))
@@ -113,15 +115,7 @@ class Story:
 
     def gates(self) -> list[Gate]:
         """In order of opening. A node that exits, or is killed, takes its open gate with it."""
-        gates: list[Gate] = []
-        for op in self.ops:
-            if op.source is not Source.NODE:
-                continue
-            if op.f in ("gate.closed", "exit", "killed"):
-                gates = [_closed(gate, op) for gate in gates]
-            elif op.f == "gate.opened":
-                gates.append(Gate(op.process, op.value["fence"], op.at_ns))
-        return gates
+        return self._gates
 
     def starts(self) -> Iterator[Start]:
         """Every run that began, twice: by the node's word, and by its own."""
@@ -160,6 +154,18 @@ class Story:
 
 def _run(op: Op) -> str:
     return f"{op.value['job']} {op.value['scheduled_for']}"
+
+
+def _stretches(ops: Iterable[Op]) -> list[Gate]:
+    gates: list[Gate] = []
+    for op in ops:
+        if op.source is not Source.NODE:
+            continue
+        if op.f in ("gate.closed", "exit", "killed"):
+            gates = [_closed(gate, op) for gate in gates]
+        elif op.f == "gate.opened":
+            gates.append(Gate(op.process, op.value["fence"], op.at_ns))
+    return gates
 
 
 def _closed(gate: Gate, op: Op) -> Gate:
