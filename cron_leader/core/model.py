@@ -500,7 +500,7 @@ class CommandResult(StrEnum):
     BACKFILLING = "backfilling"
     NO_SUCH_JOB = "no such job"
     TOO_MANY = "more slots than one order may ask for"
-    ROLLBACK = "the ledger went back: it may have been carried out before; if it was not, ask again"
+    ROLLBACK = "the ledger went back: it may have been carried out; if not, order it anew"
 
 
 @value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -97,6 +98,17 @@ class Stage:
     def go(self, run: Run, *, deadline_ns: int | None = None) -> None:
         far = CLOCK.boot_ns() + FAR_NS
         self.runners.go(run, far if deadline_ns is None else deadline_ns)
+
+    async def take_back(self, run: Run, link: Recorder) -> NotStarted:
+        """Say go while its process stands still, then that it is not to start; let it go on."""
+        self.runners.prepare(run)
+        await self.until(Prepared, run)
+        os.kill(link.pgid, signal.SIGSTOP)
+        self.go(run)
+        await asyncio.sleep(0.05)  # "go" is sent by then, and waits; unsent, it is held back here
+        self.runners.drop(run.run_id)
+        os.kill(link.pgid, signal.SIGCONT)
+        return await self.until(NotStarted, run)
 
     async def result(self, run: Run) -> Result:
         """How it ended, after reports in the promised order."""

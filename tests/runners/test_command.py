@@ -170,14 +170,7 @@ async def test_a_go_is_taken_back_until_the_job_has_begun(tmp_path: Path) -> Non
     link, job = Recorder(), shell(f"touch {tmp_path}/ran")
     async with stage(job, link=link) as s:
         run = run_of(job)
-        s.runners.prepare(run)
-        await s.until(Prepared, run)
-        os.kill(link.pgid, signal.SIGSTOP)
-        s.go(run)
-        await asyncio.sleep(0.05)  # the message is with the process by then, or is lost for good
-        s.runners.drop(run.run_id)
-        os.kill(link.pgid, signal.SIGCONT)
-        assert (await s.until(NotStarted, run)).why == "dropped"
+        assert (await s.take_back(run, link)).why == "dropped"
         assert s.kinds(run) == [Prepared, NotStarted]
     assert not (tmp_path / "ran").exists()
 

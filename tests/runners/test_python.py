@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -213,15 +212,7 @@ async def test_the_death_of_the_host_fails_its_runs_and_another_takes_over(folde
 async def test_a_go_is_taken_back_until_the_function_is_entered(folder: Path) -> None:
     link, job = Recorder(), python("digests:sleeper", cwd=str(folder))
     async with on(folder, "sleeper", link=link) as s:
-        run = run_of(job)
-        s.runners.prepare(run)
-        await s.until(Prepared, run)
-        os.kill(link.pgid, signal.SIGSTOP)
-        s.go(run)
-        await asyncio.sleep(0.05)  # the message is with the process by then, or is lost for good
-        s.runners.drop(run.run_id)
-        os.kill(link.pgid, signal.SIGCONT)
-        assert (await s.until(NotStarted, run)).why == "dropped"
+        assert (await s.take_back(run_of(job), link)).why == "dropped"
     assert not (folder / "up").exists()
 
 
