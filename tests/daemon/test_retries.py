@@ -7,7 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.events import timestamp
 from cron_leader.ledger.views import SlotRow
+from tests.http_kit import serving
 from tests.kit import town, until
 
 FAILS_UNTIL_MENDED = """
@@ -48,6 +50,48 @@ backoff = "100ms"
 backoff_max = "100ms"
 start_within = "600ms"
 """
+
+HOOKS = """
+[[job]]
+name = "hook"
+every = "1s"
+url = "{hook}"
+retries = 3
+backoff = "20ms"
+retry_exit_codes = [5]
+
+[[job]]
+name = "gone"
+every = "1s"
+url = "{gone}"
+retries = 3
+backoff = "20ms"
+retry_exit_codes = [5]
+"""
+
+
+async def test_a_request_is_sent_again_after_a_5xx_as_the_same_one_and_not_after_a_4xx(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    with serving() as server:
+        jobs = HOOKS.format(hook=server.url("/first/503"), gone=server.url("/status/404"))
+        async with town(tmp_path, etcd.endpoint, jobs=jobs, ttl="10s") as place:  # one term
+            await place.lead("a")
+
+            def ended(job: str) -> list[SlotRow]:
+                return [s for s in place.slots(job) if s.state in ("succeeded", "failed")]
+
+            await until("a slot of both", lambda: bool(ended("hook") and ended("gone")))
+            hook, gone = ended("hook")[0], ended("gone")[0]
+            tries = [
+                row for row in place.attempts("hook") if row.scheduled_for == hook.scheduled_for
+            ]
+    assert (hook.state, hook.attempt) == ("succeeded", 2)
+    assert [(row.state, row.exit_code) for row in tries] == [("failed", 5), ("succeeded", 0)]
+    assert (gone.state, gone.attempt) == ("failed", 1)
+    keys = [seen["headers"]["idempotency-key"] for seen in server.seen]
+    key = f"hook/{timestamp(hook.scheduled_for)}"
+    assert keys.count(key) == 2
 
 
 async def test_retries_end_with_their_budget_and_with_the_time_in_which_a_slot_may_start(
