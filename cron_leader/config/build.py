@@ -30,6 +30,7 @@ from cron_leader.config import (
 )
 from cron_leader.config.blackouts import read_named
 from cron_leader.config.endpoints import endpoint
+from cron_leader.config.files import readable
 from cron_leader.config.jobs import Around, build_all
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.notify import build_all as notify_of
@@ -195,7 +196,7 @@ def _run(values: Values) -> RunConfig:
 
 def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
     files = {
-        key: _file(values[key], base, ("etcd", key), report) if key in values else None
+        key: readable(values[key], base, partial(report, ("etcd", key))) if key in values else None
         for key in ("ca", "cert", "key", "password_file")
     }
     secured = values.get("ca") is not None
@@ -219,15 +220,6 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
         password=_first_line(files["password_file"], ("etcd", "password_file"), report),
         password_file=files["password_file"],
     )
-
-
-def _file(text: str, base: Path, at: KeyPath, report: Report) -> str:
-    path = base / text
-    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-        report(at, f"{path}: no such file")
-    elif not os.access(path, os.R_OK):
-        report(at, f"{path}: cannot be read by this user")
-    return str(path)
 
 
 def _first_line(file: str | None, at: KeyPath, report: Report) -> str | None:
@@ -324,7 +316,8 @@ _LISTEN = re.compile(r"(?:([^\s:/\[\]]+)|\[([0-9a-fA-F:.]+)\]):(\d{1,5})")
 def _http(values: Values, base: Path, report: Report) -> HttpConfig | None:
     """None unless listen is set."""
     at: KeyPath = ("http", "token_file")
-    file = _file(values["token_file"], base, at, report) if "token_file" in values else None
+    given = values.get("token_file")
+    file = None if given is None else readable(given, base, partial(report, at))
     token = _first_line(file, at, report)
     if "listen" not in values:
         if file is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cron_leader.config.files import readable
 from cron_leader.core.model import HttpSpec
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -75,12 +76,16 @@ def read(values: Mapping[str, Any], base: Path, report: Report) -> HttpSpec | No
         method=method,
         headers=tuple((name, text) for name, text in given.items() if name not in files),
         header_files=tuple(
-            (name, _file(file, base, "headers", report)) for name, file in files.items()
+            (name, readable(file, base, partial(report, "headers"))) for name, file in files.items()
         ),
         body=body,
         expected_status=tuple(values.get("expected_status", ())),
         follow_redirects=values.get("follow_redirects", False),
-        **{key: _file(values[key], base, key, report) for key in _FILES if key in values},
+        **{
+            key: readable(values[key], base, partial(report, key))
+            for key in _FILES
+            if key in values
+        },
     )
 
 
@@ -105,12 +110,3 @@ def _check_tls(values: Mapping[str, Any], report: Report) -> None:
     for one, other in (("cert", "key"), ("key", "cert")):
         if one in values and other not in values:
             report(one, f"needs {other} as well")
-
-
-def _file(text: str, base: Path, key: str, report: Report) -> str:
-    path = base / text
-    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-        report(key, f"{path}: no such file")
-    elif not os.access(path, os.R_OK):
-        report(key, f"{path}: cannot be read by this user")
-    return str(path)
