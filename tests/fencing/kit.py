@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +20,18 @@ def connect(url: str) -> Any:
     if url.startswith("sqlite"):
         return sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     return psycopg.connect(url, autocommit=True)
+
+
+@contextmanager
+def table(lab: Lab, name: str, columns: str) -> Iterator[Any]:
+    """A table of the user's own in the ledger's database, by a connection of theirs; then it is
+    gone."""
+    with closing(connect(lab.url)) as user:
+        user.execute(f"CREATE TABLE {name} ({columns})")
+        try:
+            yield user
+        finally:
+            user.execute(f"DROP TABLE {name}")
 
 
 async def running(lab: Lab, node: str = "a") -> tuple[Leader, Claim]:

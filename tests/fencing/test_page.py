@@ -16,7 +16,7 @@ from cron_leader.jobs import Tick
 from cron_leader.ledger.guarded import guard_params
 from tests import pg_kit
 from tests.docs.blocks import ROOT, blocks
-from tests.fencing.kit import connect
+from tests.fencing.kit import table
 from tests.ledger.kit import Lab
 
 PAGE = blocks(ROOT / "docs/fencing.md")
@@ -51,8 +51,7 @@ async def test_a_late_commit_of_sqlalchemys_is_refused_and_one_under_the_raised_
     late, current = (replace(Tick.for_test(), _guard=guard_params(by.term)) for by in leaders)
     engine = sqlalchemy.create_engine(pglab.url.replace("postgresql://", "postgresql+psycopg://"))
     insert = sqlalchemy.text("INSERT INTO kit_orm VALUES (1)")
-    with connect(pglab.url) as user:
-        user.execute("CREATE TABLE kit_orm (n integer)")
+    with table(pglab, "kit_orm", "n integer") as user:
         try:
             with names["fenced"](Session(engine), late) as session:
                 session.execute(insert)
@@ -66,7 +65,6 @@ async def test_a_late_commit_of_sqlalchemys_is_refused_and_one_under_the_raised_
             assert user.execute("SELECT count(*) FROM kit_orm").fetchone() == (1,)
         finally:
             engine.dispose()
-            user.execute("DROP TABLE kit_orm")
 
 
 async def test_the_psql_script_commits_under_the_raised_fence_and_not_under_an_older(
@@ -86,13 +84,9 @@ async def test_the_psql_script_commits_under_the_raised_fence_and_not_under_an_o
             [psql[0], *words, pglab.url], cwd=tmp_path, capture_output=True
         ).returncode
 
-    with connect(pglab.url) as user:
-        user.execute("CREATE TABLE sessions (expires_at timestamptz)")
-        try:
-            user.execute("INSERT INTO sessions VALUES ('2000-01-01')")
-            assert run(old) != 0
-            assert user.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
-            assert run(new) == 0
-            assert user.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
-        finally:
-            user.execute("DROP TABLE sessions")
+    with table(pglab, "sessions", "expires_at timestamptz") as user:
+        user.execute("INSERT INTO sessions VALUES ('2000-01-01')")
+        assert run(old) != 0
+        assert user.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
+        assert run(new) == 0
+        assert user.execute("SELECT count(*) FROM sessions").fetchone() == (0,)

@@ -16,7 +16,7 @@ from cron_leader.errors import CronLeaderError
 from cron_leader.fencing import FenceMisuse, StaleFence
 from cron_leader.fencing.transaction import Opener
 from cron_leader.jobs import Tick
-from tests.fencing.kit import connect, opener, running, ticket
+from tests.fencing.kit import opener, running, table, ticket
 from tests.ledger.kit import Lab, result, soon, until_blocked
 
 TABLE = "kit_effects"
@@ -26,10 +26,8 @@ COMMITTED = {"final": True, "isolation": "read committed"}
 @pytest.fixture
 def effects(lab: Lab) -> Iterator[Any]:
     """How many effects stand, as a table of the user's own."""
-    with connect(lab.url) as connection:
-        connection.execute(f"CREATE TABLE {TABLE} (n integer)")
-        yield lambda: connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0]
-        connection.execute(f"DROP TABLE {TABLE}")
+    with table(lab, TABLE, "n integer") as user:
+        yield lambda: user.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0]
 
 
 def write(connection: Any) -> None:
@@ -71,18 +69,14 @@ async def test_a_raise_in_mid_transaction_refuses_it_at_any_isolation(
     pglab: Lab, isolation: str
 ) -> None:
     leader, claim = await running(pglab)
-    with connect(pglab.url) as user:
-        user.execute(f"CREATE TABLE {TABLE} (n integer)")
-        try:
-            with (  # noqa: PT012
-                pytest.raises(StaleFence),
-                opener(pglab, leader, claim)(final=True, isolation=isolation) as db,
-            ):
-                write(db)
-                await pglab.leader("b")  # is not kept waiting by the open transaction
-            assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
-        finally:
-            user.execute(f"DROP TABLE {TABLE}")
+    with table(pglab, TABLE, "n integer") as user:
+        with (  # noqa: PT012
+            pytest.raises(StaleFence),
+            opener(pglab, leader, claim)(final=True, isolation=isolation) as db,
+        ):
+            write(db)
+            await pglab.leader("b")  # is not kept waiting by the open transaction
+        assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
 
 
 async def test_the_daemons_finish_adds_the_output_to_a_success_already_committed(
@@ -165,18 +159,14 @@ async def test_a_run_that_is_ended_in_mid_block_commits_nothing_at_any_isolation
     pglab: Lab, isolation: str
 ) -> None:
     leader, claim = await running(pglab)
-    with connect(pglab.url) as user:
-        user.execute(f"CREATE TABLE {TABLE} (n integer)")
-        try:
-            with (  # noqa: PT012
-                pytest.raises((StaleFence, psycopg.errors.SerializationFailure)),
-                opener(pglab, leader, claim)(final=False, isolation=isolation) as db,
-            ):
-                write(db)
-                await soon(leader.finish(claim, state=State.TIMED_OUT))
-            assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
-        finally:
-            user.execute(f"DROP TABLE {TABLE}")
+    with table(pglab, TABLE, "n integer") as user:
+        with (  # noqa: PT012
+            pytest.raises((StaleFence, psycopg.errors.SerializationFailure)),
+            opener(pglab, leader, claim)(final=False, isolation=isolation) as db,
+        ):
+            write(db)
+            await soon(leader.finish(claim, state=State.TIMED_OUT))
+        assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
 
 
 class Held(Opener):

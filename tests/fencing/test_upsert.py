@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cron_leader.fencing import FenceMisuse, fenced_upsert
-from tests.fencing.kit import connect
+from tests.fencing.kit import table
 from tests.ledger.kit import Lab
 
 TABLE = "kit_rows"
@@ -17,13 +17,9 @@ KEY = {"day": "2026-03-01", "shop": 7}
 
 @pytest.fixture
 def db(lab: Lab) -> Iterator[Any]:
-    with connect(lab.url) as connection:
-        connection.execute(
-            f"CREATE TABLE {TABLE} (day text, shop integer, total integer, fence bigint, "
-            "UNIQUE (day, shop))"
-        )
-        yield connection
-        connection.execute(f"DROP TABLE {TABLE}")
+    columns = "day text, shop integer, total integer, fence bigint, UNIQUE (day, shop)"
+    with table(lab, TABLE, columns) as user:
+        yield user
 
 
 def total(db: Any) -> int:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from cron_leader.cli import main
-from tests.fencing.kit import connect
+from tests.fencing.kit import connect, table
 from tests.ledger.kit import ELECTION, Lab
 
 TABLE = "kit_totals"
@@ -20,12 +20,10 @@ TABLE = "kit_totals"
 
 @pytest.fixture
 def db(lab: Lab) -> Iterator[Any]:
-    with connect(lab.url) as connection:
-        connection.execute(f"CREATE TABLE {TABLE} (day text PRIMARY KEY, total integer)")
-        yield connection
-        connection.execute(f"DROP TABLE {TABLE}")
-        if not lab.is_sqlite:
-            connection.execute("DROP FUNCTION IF EXISTS cron_leader_fenced()")
+    with table(lab, TABLE, "day text PRIMARY KEY, total integer") as user:
+        yield user
+    if not lab.is_sqlite:
+        lab.sql("DROP FUNCTION IF EXISTS cron_leader_fenced()")
 
 
 @pytest.fixture
