@@ -109,6 +109,8 @@ class Daemon:
         self._told_ready = False
         self._stepped_ns = clock.boot_ns()
         self._boot_timer: asyncio.TimerHandle | None = None
+        self._boot_due_ns = 0
+        self._arming = self._near = False
         self._lag = Lag(config.lease.ttl_ns)
         self._drift = Drift(config.node_id, config.digest, emit=emit)
         self._notices: Notices | None = None
@@ -216,7 +218,7 @@ class Daemon:
             emit=self._emit,
             targets=self._targets,
         )
-        self._timer = WallTimer(self._loop, on_fire=self._wake, on_step=self._wake)
+        self._timer = WallTimer(self._loop, on_fire=self._fired, on_step=self._wake)
         self._node = Node(
             election=config.election,
             name=config.node_id,
@@ -307,6 +309,9 @@ class Daemon:
     def _wake(self) -> None:
         self.post(m.Woke())
 
+    def _fired(self) -> None:
+        self.post(m.SlotNear() if self._near else m.Woke())
+
     def _take_in(self, event: Event) -> None:
         """A step for it, and for those that wait behind it, up to a bound; then what follows from
         how the node stands, once for all: a thousand runs may start at one instant."""
@@ -317,7 +322,9 @@ class Daemon:
         self._runners.lead(self._node.gate.settled)
         if self._link is not None:
             self._tell_supervisor(self._link)
-        self._arm()
+        if not self._arming:  # behind what the effects began: claims and runs do not wait for it
+            self._arming = True
+            self._loop.call_soon(self._arm)
 
     def _step(self, event: Event) -> None:
         before_ns, self._stepped_ns = self._stepped_ns, self._clock.boot_ns()
@@ -327,17 +334,27 @@ class Daemon:
 
     def _arm(self) -> None:
         """Wake when the core asks, and often enough that a stuck loop shows."""
-        self._timer.set(self._node.wake_wall())
+        self._arming = False
+        if self._exit is not None:
+            return
+        slot = self._node.wake_wall()
+        near = None if slot is None else self._node.near_wall(slot)
+        self._near = near is not None
+        self._timer.set(near or slot)
         now_ns, at_ns = self._clock.boot_ns(), self._node.wake_boot_ns()
         due_ns = next_beat(now_ns, min(self._config.lease.ttl_ns // 3, IDLE_NS))
         if at_ns is not None:
             due_ns = max(min(at_ns, due_ns), now_ns)
         if self._boot_timer is not None:
+            if self._boot_due_ns <= now_ns:
+                return  # it is about to fire, and to say how late it is
             self._boot_timer.cancel()
+        self._boot_due_ns = due_ns
         self._boot_timer = self._loop.call_later((due_ns - now_ns) / NS, self._wake_late, due_ns)
 
     def _wake_late(self, due_ns: int) -> None:
         """The boot timer's: how late it is says how late everything in this loop is."""
+        self._boot_timer = None
         lag_ns = self._clock.boot_ns() - due_ns
         if self._lag.see(lag_ns):
             ttl_ms = self._config.lease.ttl_ns // 1_000_000

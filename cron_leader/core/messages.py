@@ -52,6 +52,11 @@ class Woke:
 
 
 @value
+class SlotNear:
+    """A slot is due in a moment: the heartbeat that goes ahead of it may go."""
+
+
+@value
 class StopAsked:
     """SIGTERM, SIGINT or SIGHUP."""
 
@@ -359,7 +364,7 @@ CandidacyEvent = (
 """Everything that carries a nonce, but for the end of a finish and of a term."""
 
 Event = (
-    Woke | StopAsked | SupervisorGone | SupervisorSilent | SupervisorAnswered
+    Woke | SlotNear | StopAsked | SupervisorGone | SupervisorSilent | SupervisorAnswered
     | LeaseRenewed | LeaseLost | JoinFailed | Elected | WatchOpened | WatchBroken
     | KeyDeleted | KeyOverwritten | Verified | Left
     | LedgerReached | LedgerFailed | RaiseWaits | Raised | PastRead | Settled

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, assert_never
 
 from cron_leader.core import messages as m
+from cron_leader.core.ahead import Ahead
 from cron_leader.core.dispatch import SECOND_NS, Dispatch, Doom
 from cron_leader.core.gate import CloseReason, Gate
 from cron_leader.core.messages import Effect, Event, Now
@@ -95,6 +96,7 @@ class Node:
         self._beat_ns = 0
         self._beating = False
         self._beat_to = EPOCH
+        self._ahead = Ahead()
         self._remembered: datetime | None = None
         self._verify_ns = 0
         self._probe_ns = 0
@@ -213,6 +215,8 @@ class Node:
         match event:
             case m.Woke():
                 pass
+            case m.SlotNear():
+                self._on_slot_near()
             case m.StopAsked(signal):
                 self._on_stop(signal)
             case m.SupervisorGone():
@@ -490,6 +494,7 @@ class Node:
         self.phase = Phase.LEADING
         self.gate = replace(self.gate, settled=True)
         self._beat_ns, self._beating = self._now.boot_ns + HEARTBEAT_NS, False
+        self._ahead = Ahead()
         self._do(m.Record(self.term.nonce, self.term.fence))  # not before: nothing may delay us
 
     def _work_on(self, work: Slices[T], then: Callable[[T], None]) -> None:
@@ -509,10 +514,16 @@ class Node:
 
     # ------------------------------------------------------------------ leading
 
+    def _on_slot_near(self) -> None:
+        if not self._beating:
+            self._beat_ns = min(self._beat_ns, self._now.boot_ns)
+            self._ahead.called(self._now.boot_ns)
+
     def _on_heartbeat(
         self, answer: Applied | Refused, asked: datetime | None, sent_ns: int
     ) -> None:
         self._beating = False
+        self._ahead.answered(self._now.boot_ns)
         if not self._held(answer) or self.term is None:  # it may come while the keys go
             return
         assert isinstance(answer, Applied)
@@ -781,6 +792,7 @@ class Node:
             assert self.term is not None
             self._beating = True
             self._beat_ns = self._now.boot_ns + HEARTBEAT_NS
+            self._ahead.sent(self._now.boot_ns)
             self._beat_to = self._dispatch.planned_to
             known, runs = self._dispatch.known_to, self._dispatch.under_way()
             self._do(m.Heartbeat(self.term, self._beat_to, known, runs))
@@ -824,6 +836,13 @@ class Node:
         if self.phase is Phase.LEADING and self._open():
             return self._dispatch.wake_wall(self._now)
         return None
+
+    def near_wall(self, slot: datetime) -> datetime | None:
+        """When SlotNear is to come for what wake_wall() says is next; None: it need not."""
+        if self._beating:
+            return None
+        lead = self._ahead.lead(self._now.boot_ns, slot - self._now.wall)
+        return None if lead is None else slot - lead
 
     def wake_boot_ns(self) -> int | None:
         """When the boot clock next brings something to do."""

@@ -17,7 +17,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -52,6 +51,7 @@ from cron_leader.ledger.guarded import (
 from cron_leader.ledger.sql import Dialect, Params, queries, to_text
 from cron_leader.ledger.sqlite_file import SqliteFile, is_busy, path_of, translate
 from cron_leader.ledger.sqlite_fresh import insert_fresh, is_fresh
+from cron_leader.ledger.worker import Worker
 from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, plan_to, take
 from cron_leader.ledger.writes import finish as end_of
 
@@ -124,7 +124,7 @@ class SqliteLedger(GuardedLedger):
     def __init__(self, url: str) -> None:
         self._file = SqliteFile(path_of(url))
         self._where = self._file.path
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._worker = Worker("ledger")
         self._turn = asyncio.Lock()
         self._gathering: _Together | None = None
         self._closed = False
@@ -163,8 +163,8 @@ class SqliteLedger(GuardedLedger):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._worker, self._file.close)
-            self._worker.shutdown()
+            with contextlib.suppress(TimeoutError):  # it hangs: so does its file
+                await self._worker.close(self._file.close, within_s=QUEUE_S)
 
     # -------------------------------------------------------------- the raise
 
@@ -260,11 +260,9 @@ class SqliteLedger(GuardedLedger):
     async def _call(self, work: Work[T], patience: Patience, *, create: bool = False) -> T:
         if self._closed:
             raise LedgerNotCommitted(f"ledger {self._where}: closed")
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._worker, self._run, work, patience, create)
+        running = partial(self._run, work, patience, create)
         try:
-            async with asyncio.timeout(patience.within_s + QUEUE_S):
-                return await running
+            return await self._worker.call(running, within_s=patience.within_s + QUEUE_S)
         except TimeoutError:
             raise LedgerUncertain(f"ledger {self._where}: no answer in time") from None
         finally:

@@ -16,7 +16,14 @@ import pytest
 
 from cron_leader.clock import SystemClock
 from cron_leader.config import load
-from cron_leader.core.messages import LedgerFailed, StopAsked
+from cron_leader.core import ahead
+from cron_leader.core.messages import (
+    Event,
+    HeartbeatAnswered,
+    LedgerFailed,
+    SlotNear,
+    StopAsked,
+)
 from cron_leader.daemon import Daemon
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.codes import NoSpace
@@ -101,6 +108,31 @@ async def test_a_bug_in_a_part_ends_the_daemon_and_is_told(
         assert done.code == 1
         assert "a part broke" in done.text
         assert told
+
+
+async def test_a_heartbeat_goes_ahead_of_a_slot(
+    tmp_path: Path, etcd: EmbeddedEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the ledger is on a busy machine; BEAT is due at whole seconds."""
+    monkeypatch.setattr(ahead, "MOST_NS", 900_000_000)
+    async with town(tmp_path, etcd.endpoint) as place:
+        ear = Ear()
+        daemon = _daemon(place, ear)
+        inbox, taken = asyncio.Queue[Event](), daemon.post
+
+        def post(event: Event) -> None:
+            inbox.put_nowait(event)
+            taken(event)
+
+        monkeypatch.setattr(daemon, "post", post)
+        running = asyncio.create_task(daemon.run())
+        async with asyncio.timeout(20):
+            while await inbox.get() != SlotNear():
+                pass
+            while not isinstance(await inbox.get(), HeartbeatAnswered):
+                pass
+        daemon.post(StopAsked(15))
+        assert (await running).code == 0
 
 
 class SlowSupervisor:
