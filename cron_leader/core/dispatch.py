@@ -418,7 +418,8 @@ class Dispatch:
             self._leave(flight)
             return
         run = flight.run
-        flight.run = Run(run_id, run.slot, attempt, run.term, run.job, run.put_backs)
+        if run.attempt != attempt:
+            flight.run = Run(run_id, run.slot, attempt, run.term, run.job, run.put_backs)
         if deadline_ns is None:
             self._put_back(flight, now)
         elif run.job.isolation is Isolation.INLINE:  # there is no process to be prepared

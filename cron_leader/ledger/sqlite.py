@@ -49,7 +49,7 @@ from cron_leader.ledger.guarded import (
     refusal_of_raise,
 )
 from cron_leader.ledger.sql import Dialect, Params, queries, to_text
-from cron_leader.ledger.sqlite_file import SqliteFile, is_busy, path_of, translate
+from cron_leader.ledger.sqlite_file import Connection, SqliteFile, is_busy, path_of, translate
 from cron_leader.ledger.sqlite_fresh import insert_fresh, is_fresh
 from cron_leader.ledger.worker import Worker
 from cron_leader.ledger.writes import WRITE_S, Rows, Step, Write, plan_to, take
@@ -75,6 +75,10 @@ RECORD_S = 1.0
 TOGETHER = 100
 """The most ends of runs in one transaction; a claim does not wait for more."""
 
+SOON_PAGES, LATE_PAGES = 1000, 8000
+"""Of the WAL (4 and 32 MB): a checkpoint takes tens of milliseconds, so it is the ends of runs that
+make them; claims do not, unless runs end too seldom for that."""
+
 QUEUE_S = 1.0
 """What an operation may take beyond its patience: the worker is busy, or the disk hangs."""
 
@@ -96,7 +100,7 @@ class Patience:
         """Called after a try that found the lock taken; a moment later: whether to give up."""
         return self.abandoned.wait(PAUSE_S) or time.monotonic() >= self._until
 
-    def look(self, connection: sqlite3.Connection) -> None:
+    def look(self, connection: Connection) -> None:
         """Tell, once, that the ledger answers reads while the write waits."""
         if self._waiting and time.monotonic() >= self._look_at:
             _identity(connection)
@@ -104,7 +108,7 @@ class Patience:
             self._waiting = None
 
 
-Work = Callable[[sqlite3.Connection], T]
+Work = Callable[[Connection], T]
 
 
 class _Together:
@@ -132,7 +136,7 @@ class SqliteLedger(GuardedLedger):
     # -------------------------------------------------------------- identity
 
     async def open(self, *, fleet: str, shards: int, migrate: bool) -> LedgerId:
-        def work(connection: sqlite3.Connection) -> LedgerId:
+        def work(connection: Connection) -> LedgerId:
             version = _version(connection)
             if not migrations.check_version(version, Dialect.SQLITE, where=self._where):
                 if not migrate:
@@ -176,7 +180,7 @@ class SqliteLedger(GuardedLedger):
     ) -> int | Refused:
         params = raise_params(candidate, now)
 
-        def work(connection: sqlite3.Connection) -> int | Refused:
+        def work(connection: Connection) -> int | Refused:
             # Not waited for: the settlement is, before the gate opens, and who loses power in
             # between loses the older leader with it, on the same machine.
             with transaction(connection, on_disk=False):
@@ -229,7 +233,7 @@ class SqliteLedger(GuardedLedger):
             return await self._call(partial(_send_all, some=some.writes), Patience(WRITE_S))
 
     async def write(self, write: Write[T]) -> T | Refused:
-        def work(connection: sqlite3.Connection) -> T | Refused:
+        def work(connection: Connection) -> T | Refused:
             try:
                 return _send(connection, write)
             except sqlite3.IntegrityError as error:
@@ -248,7 +252,7 @@ class SqliteLedger(GuardedLedger):
     async def _record(self, refusal: Params) -> None:
         """Best effort, unfenced: the one thing a deposed leader may write."""
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             with transaction(connection):
                 execute(connection, Step("record_refusal", refusal))
 
@@ -284,13 +288,17 @@ class SqliteLedger(GuardedLedger):
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, *, on_disk: bool = True) -> Iterator[None]:
+def transaction(
+    connection: Connection, *, on_disk: bool = True, checkpoint_at: int = LATE_PAGES
+) -> Iterator[None]:
     """BEGIN IMMEDIATE; COMMIT at the end, ROLLBACK on any exception.
 
     on_disk False: everybody sees it, but a loss of power may take it back, until the next
-    transaction that is on disk: that one takes along all before it.
+    transaction that is on disk: that one takes along all before it. checkpoint_at: with so many
+    pages in the WAL it is this transaction that brings them into the file.
     """
-    connection.execute(f"PRAGMA synchronous = {'FULL' if on_disk else 'NORMAL'}")
+    connection.set("synchronous", "FULL" if on_disk else "NORMAL")
+    connection.set("wal_autocheckpoint", checkpoint_at)
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -301,20 +309,20 @@ def transaction(connection: sqlite3.Connection, *, on_disk: bool = True) -> Iter
         raise
 
 
-def _send(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
+def _send(connection: Connection, write: Write[T]) -> T | Refused:
     with transaction(connection, on_disk=write.on_disk):
         return _write(connection, write)
 
 
 def _send_all(
-    connection: sqlite3.Connection, some: Sequence[Write[Applied]]
+    connection: Connection, some: Sequence[Write[Applied]]
 ) -> Sequence[Applied | Refused]:
-    """All of them in one transaction; each has its own guard."""
-    with transaction(connection):
+    """All of them in one transaction; each has its own guard. No slot waits for it."""
+    with transaction(connection, checkpoint_at=SOON_PAGES):
         return list(map(partial(_write, connection), some))
 
 
-def _write(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
+def _write(connection: Connection, write: Write[T]) -> T | Refused:
     refused = _guard(connection, write.term, write.what)
     if refused is not None:
         return refused
@@ -324,9 +332,7 @@ def _write(connection: sqlite3.Connection, write: Write[T]) -> T | Refused:
     return write.answer(rows, None)
 
 
-def _take_fresh(
-    connection: sqlite3.Connection, write: Write[Taken], batch: Batch
-) -> Taken | Refused:
+def _take_fresh(connection: Connection, write: Write[Taken], batch: Batch) -> Taken | Refused:
     """The short way, unless a row was there or a job is paused; then the long one."""
     with contextlib.suppress(_NotFresh), transaction(connection):
         refused = _guard(connection, write.term, write.what)
@@ -345,7 +351,7 @@ class _NotFresh(Exception):
     """Nothing was written."""
 
 
-def _guard(connection: sqlite3.Connection, term: Term, what: str) -> Refused | None:
+def _guard(connection: Connection, term: Term, what: str) -> Refused | None:
     """Whether the term holds the fence, which nobody can raise while we hold the write lock."""
     held = connection.execute(fencing.SQLITE_GUARD, guard_params(term)).fetchone()
     if held is not None and (held["fence"], held["nonce"]) == (term.fence, term.nonce):
@@ -353,12 +359,12 @@ def _guard(connection: sqlite3.Connection, term: Term, what: str) -> Refused | N
     return Refused(what, held and held["fence"])
 
 
-def _past(connection: sqlite3.Connection, election: str) -> Past:
+def _past(connection: Connection, election: str) -> Past:
     params = {"election": election}
     return past_of(*(execute(connection, Step(query, params)) for query in PAST_QUERIES))
 
 
-def execute(connection: sqlite3.Connection, step: Step) -> Rows:
+def execute(connection: Connection, step: Step) -> Rows:
     """One statement, its batch as one JSON text."""
     values = {name: to_text(value) for name, value in step.params.items()}
     if step.rows is not None:
@@ -369,18 +375,18 @@ def execute(connection: sqlite3.Connection, step: Step) -> Rows:
 # ------------------------------------------------------------------ schema
 
 
-def _identity(connection: sqlite3.Connection) -> LedgerId:
+def _identity(connection: Connection) -> LedgerId:
     return migrations.identity_of(execute(connection, Step("identity", {})))
 
 
-def _version(connection: sqlite3.Connection) -> int | None:
+def _version(connection: Connection) -> int | None:
     meta = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'cron_leader_meta'"
     if connection.execute(meta).fetchone() is None:
         return None
     return _identity(connection).schema_version
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: Connection) -> None:
     """Whatever is missing, in one transaction; other nodes that start now wait for it."""
     with transaction(connection):
         since = _version(connection) or 0

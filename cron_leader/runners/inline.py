@@ -113,7 +113,9 @@ class InlineLife:
             self._not_started(LATE)
             return
         self._started_ns, self._started_at = started_ns, self.context.clock.wall()
-        self._task = asyncio.get_running_loop().create_task(self._call(self._started_at))
+        # Not loop.create_task(): there is no task factory here, and of a thousand it is 1 ms.
+        call = self._call(self._started_at)
+        self._task = asyncio.Task(call, loop=asyncio.get_running_loop())
         self._task.add_done_callback(self._done)
         self._source.begun(self)
 

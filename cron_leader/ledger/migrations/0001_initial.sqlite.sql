@@ -93,7 +93,7 @@ CREATE TABLE cron_leader_attempt (
     exit_code     integer,
     error         text,
     output        text,
-    PRIMARY KEY (job, scheduled_for, command_id, attempt)
+    PRIMARY KEY (scheduled_for, job, command_id, attempt)  -- by time: claims write side by side
 );
 
 CREATE TABLE cron_leader_command (
