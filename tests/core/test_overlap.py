@@ -236,6 +236,19 @@ def test_rows_that_wait_on_one_node_are_bounded_in_all(monkeypatch: pytest.Monke
     assert found == {("due", None): 2, ("skipped", "limit"): 1}
 
 
+def test_a_slot_goes_before_catch_up_of_its_job_which_runs_behind_it_and_not_beside() -> None:
+    jobs = [job(), job("ahead", 3600)]
+    d = Driver(jobs, patient(pool=Pool(64, 0.5))).lead(rows=(due("ahead", -20), due("beat", -10)))
+    d.grant(d.asked(m.Take))
+    run = d.fly()
+    assert run.slot == SlotKey("beat", at(1))
+    assert states(next_slot(d)) == [(2, State.SKIPPED, Reason.OVERLAP)]
+    d.after(0.5)  # the pace of the one ahead is over
+    assert not d.all(m.Take)
+    d.land(run)
+    assert slots(d.asked(m.Take)) == [-10]
+
+
 def test_catch_up_that_waits_already_bounds_what_is_caught_up() -> None:
     d = Driver([job(catchup=Catchup.ALL, catchup_limit=2)], patient(pool=Pool(1, 10.0)))
     d.lead(rows=(due("beat", -3), due("beat", -2), due("beat", -1)))
