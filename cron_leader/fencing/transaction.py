@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from cron_leader import fencing
 from cron_leader.fencing import FenceMisuse, StaleFence
-from cron_leader.fencing.pipelines import cause
+from cron_leader.fencing.pipelines import pipeline
 
 SQLITE_BUSY_S = 5.0
 """How long BEGIN waits for another's transaction."""
@@ -201,7 +201,7 @@ def _begin(connection: Any, stack: ExitStack, settings: Mapping[str, str]) -> No
     """BEGIN and what holds in it, in one round trip; the stack ends it."""
     from psycopg import Transaction
 
-    with connection.pipeline():
+    with pipeline(connection):
         # Not connection.transaction(): within a pipeline that waits for BEGIN.
         stack.enter_context(Transaction(connection))
         connection.execute(_SETTINGS, settings)
@@ -213,13 +213,13 @@ def _commit(connection: Any, stack: ExitStack, guard: Mapping[str, Any]) -> None
     from psycopg.pq import TransactionStatus
 
     try:
-        with connection.pipeline():
+        with pipeline(connection):
             connection.execute(fencing.POSTGRES_GUARD, guard)
             stack.close()
-    except Error as error:
+    except Error:
         if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             connection.execute("ROLLBACK")
-        raise cause(error) from None
+        raise
 
 
 def _session(ticket: Ticket) -> Any:
@@ -267,7 +267,7 @@ def _end(connection: Any, mark: str, ending: Ending, ticket: Ticket) -> None:
         raise FenceMisuse("a statement of the block failed, and its error was swallowed")
     if status != TransactionStatus.INTRANS:
         raise _ended_behind()
-    with connection.pipeline():
+    with pipeline(connection):
         marked = connection.execute(_MARK)
         goes_on = ending(connection)
     if marked.fetchone()[0] != mark:

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -167,6 +168,31 @@ async def test_a_run_that_is_ended_in_mid_block_commits_nothing_at_any_isolation
             write(db)
             await soon(leader.finish(claim, state=State.TIMED_OUT))
         assert user.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("final", [True, False])
+async def test_what_a_block_fails_by_is_told_however_the_answers_arrive(
+    pglab: Lab, monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    """psycopg may tell of the next statement instead, which the server did not run."""
+    whole = psycopg.Connection.pipeline
+
+    @contextmanager
+    def one_by_one(connection: Any) -> Iterator[None]:
+        try:
+            with whole(connection):
+                yield
+        except psycopg.Error:
+            raise psycopg.errors.PipelineAborted  # noqa: B904 - in its context
+
+    monkeypatch.setattr(psycopg.Connection, "pipeline", one_by_one)
+    leader, claim = await running(pglab)
+    with (  # noqa: PT012
+        pytest.raises(psycopg.errors.SerializationFailure),
+        opener(pglab, leader, claim)(final=final, isolation="serializable") as db,
+    ):
+        db.execute("SELECT 1 FROM cron_leader_slot")
+        await soon(leader.finish(claim, state=State.TIMED_OUT))
 
 
 class Held(Opener):
