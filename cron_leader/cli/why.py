@@ -310,6 +310,8 @@ def _recorded(account: Account) -> Iterator[str]:
                 "The job is no longer configured. Whoever led up to "
                 f"{output.when(row.retired_at)} knew it; from then on nothing was due."
             )
+        case Verdict.AHEAD if row is None:
+            yield f"No leader knows {account.name} yet; its slots count from when one does."
         case Verdict.AHEAD:
             yield f"It is not dealt with yet: the ledger is planned up to {planned_to}."
         case Verdict.DELETED:

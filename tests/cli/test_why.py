@@ -130,6 +130,18 @@ async def test_times_before_the_job_was_known_and_still_to_come_are_told_as_such
     assert "planned up to 2026-01-02 03:02:00Z" in said["text"]
 
 
+async def test_of_a_job_that_no_leader_has_adopted_it_is_told_that_none_has(
+    cli: Cli, ledger: Ledger
+) -> None:
+    configure()
+    await lead(ledger)
+    configure(job="newer")
+    said = await ask(cli, T0 + MINUTE, "newer")
+    assert said["verdict"] == "not_planned_yet"
+    assert "No leader knows newer yet" in said["text"]
+    assert "planned up to" not in said["text"]
+
+
 async def test_a_retired_job_was_not_due_and_an_unknown_schedule_is_not_guessed(
     cli: Cli, ledger: Ledger
 ) -> None:
