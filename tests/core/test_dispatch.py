@@ -59,6 +59,14 @@ def test_a_slot_is_claimed_at_its_time_and_not_before() -> None:
     assert take.batch.planned_to == at(1)
 
 
+def test_the_attempt_is_the_one_that_the_ledger_says() -> None:
+    d = Driver().lead(rows=(due("beat", -5, attempt=1),))
+    take = d.asked(m.Take)
+    (claim,) = take.batch.claims
+    d.step(m.BatchAnswered(d.nonce, take.batch, Taken({claim.run_id: 3})))
+    assert (claim.seen, d.asked(m.Prepare).run.attempt) == (1, 3)
+
+
 def test_a_heartbeat_names_the_runs_under_way() -> None:
     """From "go" to the end; what is only claimed may never start."""
     d = Driver([job(every_s=1.5)]).lead()
