@@ -35,12 +35,26 @@ SIM = ("sim",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 YES, 1 NO, 2 UNKNOWN (or bad usage); `canary`: 0 if every one went red."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if why := _not_built_in(args):
+        parser.error(why)
     try:
         return _do(args)
     except Exception:  # a harness that breaks down has proved nothing: no NO, whose status is 1
         traceback.print_exc()
         return EXIT[Verdict.UNKNOWN]
+
+
+def _not_built_in(args: argparse.Namespace) -> str:
+    """Why this run would be one without its canary, and prove nothing; "" if it would not."""
+    if args.command not in ("run", "cuts") or args.canary is None:
+        return ""
+    if CANARIES[args.canary].supervisor:
+        return f"{args.canary} is for the supervisor: `canary {args.canary}` shows it"
+    if args.command == "run" and args.world in SIM:
+        return "a simulated run has none: `canary NAME --world sim`"
+    return ""
 
 
 def _do(args: argparse.Namespace) -> int:
@@ -201,7 +215,8 @@ def _play_one(args: argparse.Namespace, made: plan.Plan, out: Path) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    """Play plans in virtual time; those that are not YES are kept. The worst verdict."""
+    """Play plans in virtual time; those that are NO are kept. NO if one is, else YES if one is: of
+    many seeds some strike nothing."""
     first = args.seed
     made = [_planned(args, seed) for seed in range(first, first + args.seeds)]
     if args.plan is not None:

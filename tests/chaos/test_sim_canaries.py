@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from chaos import seeds, shrink
+from chaos.__main__ import main
 from chaos.plan import Plan
 from chaos.seeds import Judged
 from chaos.worlds.sim.canaries import SIM_CANARIES, apart, proven
@@ -42,3 +43,21 @@ def test_a_defect_breaks_its_law_at_the_seed_of_the_track_record(
     judged = found[name]
     assert judged is not None
     assert SIM_CANARIES[name].law in judged.broken, CHANGED
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["run", "--world", "sim", "--canary", "no-fence"], "canary NAME --world sim"),
+        (["run", "--world", "proc", "--canary", "revoked-at-hang-up"], "for the supervisor"),
+        (["run", "lease-stall", "--canary", "revoked-at-hang-up"], "for the supervisor"),
+        (["cuts", "--canary", "revoked-at-hang-up"], "for the supervisor"),
+    ],
+)
+def test_a_run_whose_defect_would_not_be_built_in_is_refused(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert why in capsys.readouterr().err
