@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+
+import psycopg
 
 from bench.figures import Figure, Skipped, median, p99
 from bench.setups import Place, write_config
@@ -171,42 +174,78 @@ def _apscheduler(seconds: int) -> list[float]:
 # ------------------------------------------------------------------ one each second
 
 
+Insert = Callable[[int], Awaitable[object]]
+
+
 async def boundary(
     place: Place, seconds: int, *, name: str, targets: tuple[float, float]
 ) -> list[Figure]:
-    """Of a second to its run's first statement, the claim between the two; a bare timer beside it,
-    half a second off."""
+    """Of a second to its run's first statement, the claim between the two. Half a second off and
+    beside it: a bare timer, and one row that is inserted and committed when it fires."""
     late = marks(place.folder, every=1)
     job = '[[job]]\nname = "beat"\nevery = "1s"\npython = "marks:inline"\nisolation = "inline"\n'
     write_config(place, [job])
-    bare: list[float] = []
+    timer: list[float] = []
+    committed: list[float] = []
     async with node(place):
         await noted(late, WARM_UP_S, within_s=PATIENCE_S)
-        timing = asyncio.ensure_future(_bare_timer(bare))
-        found = await noted(late, WARM_UP_S + seconds, within_s=seconds + PATIENCE_S)
-        timing.cancel()
+        async with _bare_insert(place) as insert:
+            beside = asyncio.ensure_future(_bare(timer, committed, insert))
+            found = await noted(late, WARM_UP_S + seconds, within_s=seconds + PATIENCE_S)
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
     ours = found[WARM_UP_S:]
     what = f'every = "1s" inline, claimed, {name}, late'
-    beside = f"a bare timer: {median(bare):.2f}, {p99(bare):.2f}"
+    bare = f"a bare timer: {median(timer):.2f}; and a bare INSERT: {median(committed):.2f}"
+    bare_p99 = f"{p99(timer):.2f}; {p99(committed):.2f}"
     return [
-        Figure(f"{what} (median)", median(ours), targets[0], "ms", seconds, beside),
-        Figure(f"{what} (p99)", p99(ours), targets[1], "ms", seconds),
+        Figure(f"{what} (median)", median(ours), targets[0], "ms", seconds, bare),
+        Figure(f"{what} (p99)", p99(ours), targets[1], "ms", seconds, bare_p99),
     ]
 
 
-async def _bare_timer(late: list[float]) -> None:
-    """How late, in ms, the wall timer alone is, until cancelled."""
+async def _bare(timer: list[float], committed: list[float], insert: Insert) -> None:
+    """How late, in ms, the wall timer alone is, and a commit by then, until cancelled."""
     fired, clock = asyncio.Event(), SystemClock()
-    timer = WallTimer(asyncio.get_running_loop(), fired.set, lambda: None)
+    wall_timer = WallTimer(asyncio.get_running_loop(), fired.set, lambda: None)
     try:
         while True:
             at = clock.wall().replace(microsecond=500_000)
-            timer.set(at := at if at > clock.wall() else at + timedelta(seconds=1))
+            wall_timer.set(at := at if at > clock.wall() else at + timedelta(seconds=1))
             await fired.wait()
-            late.append((clock.wall() - at) / timedelta(milliseconds=1))
+            timer.append((clock.wall() - at) / timedelta(milliseconds=1))
+            await insert(len(timer))
+            committed.append((clock.wall() - at) / timedelta(milliseconds=1))
             fired.clear()
     finally:
-        timer.close()
+        wall_timer.close()
+
+
+@contextlib.asynccontextmanager
+async def _bare_insert(place: Place) -> AsyncIterator[Insert]:
+    """Commits a row of one number to a table of its own in the ledger's database."""
+    if not place.ledger.startswith("sqlite"):
+        async with await psycopg.AsyncConnection.connect(place.ledger, autocommit=True) as server:
+            await server.execute("CREATE TABLE bare (number integer)")
+            yield lambda number: server.execute("INSERT INTO bare VALUES (%s)", (number,))
+        return
+    file = place.folder / place.ledger.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as bare:
+        bare.execute("PRAGMA synchronous = FULL")
+        bare.execute("CREATE TABLE bare (number)")
+        _grow_wal(bare)
+
+        async def insert(number: int) -> None:
+            bare.execute("INSERT INTO bare VALUES (?)", (number,))
+
+        yield insert
+
+
+def _grow_wal(connection: sqlite3.Connection) -> None:
+    """To the size it has after a node's first minutes, and then keeps: while it grows, each commit
+    costs the file system one of its own."""
+    connection.execute("INSERT INTO bare VALUES (zeroblob(8000000))")
+    connection.execute("DELETE FROM bare")
 
 
 # ------------------------------------------------------------------ in processes of their own

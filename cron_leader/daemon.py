@@ -67,6 +67,9 @@ IDLE_NS = 4 * NS
 """The loop comes round at least this often, and three times in a TTL."""
 RECORD_S = 0.5
 """What leaving waits for etcd to take what it is to remember of our raise."""
+GARBAGE = 20_000
+"""Objects made between two looks for garbage: those of a thousand runs of one instant, which are
+gone by themselves before the next."""
 REHEARSE_AFTER_S = 0.1
 """A candidate that is alone leads before."""
 IN_LINE = frozenset({Phase.JOINING, Phase.RAISING, Phase.SETTLING, Phase.LEADING})
@@ -264,6 +267,8 @@ class Daemon:
 
     async def _serve(self) -> None:
         """The loop: one event, one step, its effects."""
+        gc.freeze()  # what there is by now stays
+        gc.set_threshold(GARBAGE)
         self.spawn(self._upkeep.run())
         assert self._notices is not None
         self.spawn(self._notices.run())

@@ -43,7 +43,7 @@ class Ahead:
 
     def lead(self, boot_ns: int, left: timedelta) -> timedelta | None:
         """How long before a slot that is `left` away the heartbeat goes; None: none goes ahead."""
-        lead_ns = max(LEAST_NS, self._took_ns * 3 // 2)
+        lead_ns = max(LEAST_NS, self._took_ns * 5 // 4)
         lead = timedelta(microseconds=lead_ns // 1000)
         if lead_ns > MOST_NS or left <= lead:
             return None
