@@ -8,19 +8,18 @@ an isolation other than READ COMMITTED, which it refuses (`OTHER_ISOLATION`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+
+from psycopg.pq.abc import PGresult
 
 from cron_leader import fencing
 from cron_leader.core.model import Batch, Claim, Term
 from cron_leader.ledger.sql import to_array
+from cron_leader.ledger.writes import Rows
 
 OTHER_ISOLATION = "CL002"
 """SQLSTATE where the database's default is not READ COMMITTED."""
 
-CLAIM = """
-SELECT run_id, attempt, state FROM cron_leader_claim(%(term)s, %(job)s, %(scheduled_for)s,
-    %(command_id)s, %(run_id)s)
-"""
+CLAIM = b"SELECT run_id, attempt, state FROM cron_leader_claim($1, $2, $3, $4, $5)"
 
 COMPILE = """
 DO $$BEGIN
@@ -38,7 +37,7 @@ def is_fresh(batch: Batch) -> bool:
     return all(claim.seen is None for claim in batch.claims)
 
 
-def claim_params(term: Term, batch: Batch, *, within_ms: int, frozen_ms: int) -> Mapping[str, str]:
+def claim_params(term: Term, batch: Batch, *, within_ms: int, frozen_ms: int) -> list[bytes]:
     """For CLAIM. within_ms: the longest wait for a lock; frozen_ms: for its answer to be taken.
 
     Sorted by slot, so that two copies lock in the same order.
@@ -56,13 +55,32 @@ def claim_params(term: Term, batch: Batch, *, within_ms: int, frozen_ms: int) ->
         "planned_to": batch.planned_to.isoformat(),
         "known": batch.known and batch.known.isoformat(),
     }
-    return {
-        "term": json.dumps(given),
-        "job": to_array([claim.slot.job for claim in claims]),
-        "scheduled_for": to_array([claim.slot.scheduled_for for claim in claims]),
-        "command_id": to_array([claim.slot.command_id for claim in claims]),
-        "run_id": to_array([claim.run_id for claim in claims]),
-    }
+    texts = (
+        json.dumps(given),
+        to_array([claim.slot.job for claim in claims]),
+        to_array([claim.slot.scheduled_for for claim in claims]),
+        to_array([claim.slot.command_id for claim in claims]),
+        to_array([claim.run_id for claim in claims]),
+    )
+    return [text.encode() for text in texts]
+
+
+def rows_of(answer: PGresult) -> Rows:
+    """What CLAIM was answered with."""
+    return [
+        {
+            "run_id": _text(answer, row, 0),
+            "attempt": int(_text(answer, row, 1)),
+            "state": _text(answer, row, 2),
+        }
+        for row in range(answer.ntuples)
+    ]
+
+
+def _text(answer: PGresult, row: int, column: int) -> str:
+    value = answer.get_value(row, column)
+    assert value is not None
+    return value.decode()
 
 
 def _key(claim: Claim) -> tuple[object, ...]:

@@ -52,7 +52,14 @@ from cron_leader.ledger.guarded import (
     refusal_of,
     refusal_of_raise,
 )
-from cron_leader.ledger.pg_fresh import CLAIM, COMPILE, OTHER_ISOLATION, claim_params, is_fresh
+from cron_leader.ledger.pg_fresh import (
+    CLAIM,
+    COMPILE,
+    OTHER_ISOLATION,
+    claim_params,
+    is_fresh,
+    rows_of,
+)
 from cron_leader.ledger.pg_older import end_older, push_past, until_known
 from cron_leader.ledger.pg_sessions import Connection, Sessions
 from cron_leader.ledger.sql import Dialect, Params, queries, to_array, to_time
@@ -267,7 +274,7 @@ class PostgresLedger(GuardedLedger):
         params = claim_params(term, batch, within_ms=int(WRITE_S * 1000), frozen_ms=frozen_ms)
         async with self._sessions.session(WRITE_S) as connection:
             try:
-                (rows,) = await _transact(connection, [(CLAIM, params)])
+                rows = rows_of(await connection.call(CLAIM, params))
             except psycopg.Error as error:
                 if error.sqlstate == fencing.REFUSED:
                     return Refused("claim", _fence_in(error))
@@ -383,12 +390,12 @@ async def _execute(connection: Connection, text: str, params: Arguments = None) 
 async def _rows(cursor: psycopg.AsyncCursor[DictRow]) -> Rows:
     """All rows, read in pieces, so that the event loop runs in between."""
     rows: list[DictRow] = []
-    while cursor.description:
-        piece = await cursor.fetchmany(PIECE)
-        rows += piece
-        if len(piece) < PIECE:
-            break
-        await asyncio.sleep(0)
+    left = cursor.rowcount if cursor.pgresult and cursor.pgresult.nfields else 0
+    while left > 0:
+        rows += await cursor.fetchmany(PIECE)
+        left -= PIECE
+        if left > 0:
+            await asyncio.sleep(0)
     return rows
 
 

@@ -254,14 +254,14 @@ async def test_a_commit_whose_answer_is_lost_is_the_same_run_when_sent_again(
     pglab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await pglab.leader("a", settlement())
-    send = postgres._transact
+    call = postgres.Connection.call
 
-    async def lossy(connection: postgres.Connection, statements: object) -> object:
-        await send(connection, statements)  # type: ignore[arg-type]
+    async def lossy(connection: postgres.Connection, text: bytes, params: list[bytes]) -> object:
+        await call(connection, text, params)
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as patched:
-        patched.setattr(postgres, "_transact", lossy)
+        patched.setattr(postgres.Connection, "call", lossy)
         with pytest.raises(LedgerUncertain):
             await leader.take(RUN)
     assert pglab.states() == {slot(): "running"}
