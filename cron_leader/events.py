@@ -18,7 +18,7 @@ VOCABULARY = frozenset(
         "term.campaigning", "term.elected", "term.raised", "term.ended",
         "gate.opened", "gate.closed",
         "slot.missed", "slot.skipped",
-        "run.started", "run.finished",
+        "run.started", "run.not_started", "run.finished",
         "ledger.refused", "ledger.uncertain", "ledger.unreachable", "ledger.back",
         "ledger.went_back", "ledger.failed_over",
         "etcd.unreachable", "etcd.back",

@@ -22,7 +22,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _WARNINGS = frozenset(
     {
         "lease.lost", "watch.broken", "watch.compacted", "slot.missed", "ledger.uncertain",
-        "config.drifted", "clock.stepped", "supervisor.killed",
+        "config.drifted", "clock.stepped", "supervisor.killed", "run.not_started",
     }
 )  # fmt: skip
 _ERRORS = frozenset({"ledger.refused", "ledger.unreachable", "etcd.unreachable"})
@@ -91,6 +91,7 @@ _TEXTS: Mapping[str, str] = {
     "gate.closed": "not starting runs: {reason}",
     "lease.lost": "lease lost",
     "run.started": "{job} started",
+    "run.not_started": "{job} not started: {error}",
     "run.finished": "{job} {outcome}",
     "slot.missed": "{job} missed: {reason}",
     "slot.skipped": "{job} skipped: {reason}",

@@ -87,6 +87,7 @@ class Node:
         self._was_open = False
         self._joined_once = False
         self._told_failure: str | None = None
+        self._told_hindrances: dict[str, str] = {}  # by job
         self._retry_ns: int | None = 0
         self._backoff_ns = BACKOFF_NS[0]
         self._elected_ns = self._raise_by_ns = 0
@@ -247,13 +248,39 @@ class Node:
             case m.Prepared(run_id):
                 self._dispatch.on_prepared(run_id, deadline_ns=self._gate_ns())
             case m.Started(run_id, at):
+                if self._told_hindrances:
+                    self._starts_again(run_id)
                 self._dispatch.on_started(run_id, at)
-            case m.NotStarted(run_id, _):
+            case m.NotStarted(run_id, why):
+                self._tell_hindrance(run_id, why)
                 self._dispatch.on_not_started(run_id, self._now)
             case m.RunEnded(run_id, result):
                 self._dispatch.on_ended(run_id, result, self._now)
             case _:
                 assert_never(event)
+
+    def _tell_hindrance(self, run_id: str, why: str) -> None:
+        """Once per change: why a job's runs do not start though they may, and nobody ended them."""
+        flight = self._dispatch.flights.get(run_id)
+        if flight is None or flight.doom or flight.run.term is not self.term or not self._open():
+            return
+        slot, attempt, fence = flight.run.slot, flight.run.attempt, flight.run.term.fence
+        if self._told_hindrances.get(slot.job) != why:
+            self._told_hindrances[slot.job] = why
+            at = slot.scheduled_for
+            self._emit(
+                "run.not_started",
+                job=slot.job,
+                scheduled_for=at,
+                attempt=attempt,
+                fence=fence,
+                error=why,
+            )
+
+    def _starts_again(self, run_id: str) -> None:
+        flight = self._dispatch.flights.get(run_id)
+        if flight is not None:
+            self._told_hindrances.pop(flight.run.slot.job, None)
 
     def _on_finish(self, event: m.FinishAnswered) -> None:
         changed = isinstance(event.answer, Applied) and event.answer.changed

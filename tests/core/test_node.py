@@ -10,7 +10,7 @@ from cron_leader.core import messages as m
 from cron_leader.core.gate import CloseReason
 from cron_leader.core.lag import Lag
 from cron_leader.core.messages import Now
-from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused, Rollback
+from cron_leader.core.model import Applied, OnLostLeadership, Past, Refused, Rollback, Run
 from cron_leader.core.standing import EndReason, Phase
 from tests.core.driver import MARGIN, T0, TTL, Driver, S, job, patient, result
 
@@ -966,6 +966,60 @@ def test_a_leader_told_to_stop_whose_last_word_is_refused_ends_as_refused_and_ex
     d.asked(m.Leave)
     d.step(m.Left(d.nonce))
     assert d.asked(m.Exit) == m.Exit(0)
+
+
+# ------------------------------------------------------------------ runs that do not start
+
+
+def _claimed(d: Driver, seconds: float = 1) -> Run:
+    d.after(seconds)
+    d.grant(d.asked(m.Take))
+    run: Run = d.asked(m.Prepare).run
+    d.renew()
+    return run
+
+
+def _not_started(d: Driver, run: Run, why: str) -> None:
+    """Reported, and put back."""
+    d.step(m.NotStarted(run.run_id, why))
+    effects = list(d.effects)
+    d.step(m.PutBackAnswered(d.nonce, run.run_id, Applied()))
+    d.effects[:0] = effects
+
+
+def test_why_a_jobs_runs_do_not_start_is_told_once_per_change() -> None:
+    d = Driver([job(every_s=5)]).lead()
+    _not_started(d, _claimed(d, 5), "no process")
+    assert d.told("run.not_started") == {
+        "job": "beat",
+        "scheduled_for": T0 + timedelta(seconds=5),
+        "attempt": 1,
+        "fence": 7,
+        "error": "no process",
+    }
+    d.step(m.Started("of no flight", d.wall))
+    _not_started(d, _claimed(d), "no process")
+    assert d.quiet("run.not_started")
+    _not_started(d, _claimed(d), "no host")
+    assert d.told("run.not_started")["error"] == "no host"
+    run = _claimed(d)
+    d.step(m.Prepared(run.run_id))
+    d.step(m.Started(run.run_id, d.wall))
+    d.record(d.land(run))
+    _not_started(d, _claimed(d, 2), "no host")
+    assert d.told("run.not_started")["error"] == "no host"
+
+
+def test_that_a_shut_gate_or_a_stop_keeps_a_run_from_starting_needs_no_word() -> None:
+    shut, stopped, unknown = Driver().lead(), Driver().lead(), Driver().lead()
+    run = _claimed(shut)
+    shut.step(m.WatchBroken(shut.nonce, "silent"))
+    shut.step(m.NotStarted(run.run_id, "dropped"))
+    run = _claimed(stopped)
+    stopped.step(m.StopAsked(15))
+    stopped.step(m.NotStarted(run.run_id, "dropped"))
+    unknown.step(m.NotStarted("no run", "dropped"))
+    assert all(d.quiet("run.not_started") for d in (shut, stopped, unknown))
 
 
 def test_a_heartbeat_answered_after_its_term_has_ended_changes_nothing_whatever_it_says() -> None:
