@@ -54,6 +54,8 @@ def place(url: str) -> str:
 
 
 def with_defaults(url: str) -> str:
-    """The URL as a conninfo, completed by DEFAULTS."""
+    """The URL as a conninfo, completed by DEFAULTS; in UTF-8, whatever it or the environment says:
+    so statements are written, and what they are given."""
     said = conninfo.conninfo_to_dict(url)
-    return conninfo.make_conninfo(url, **{k: v for k, v in DEFAULTS.items() if k not in said})
+    added = {k: v for k, v in DEFAULTS.items() if k not in said}
+    return conninfo.make_conninfo(url, **added | {"client_encoding": "UTF8"})

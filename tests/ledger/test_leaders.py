@@ -236,6 +236,23 @@ async def test_claims_are_read_committed_whatever_the_databases_default(pglab: L
     assert taken == [Taken({claim.run_id: 1}) for claim in claims]
 
 
+@pytest.mark.parametrize("where", ["url", "environment"])
+async def test_a_claim_is_utf8_whatever_the_client_encoding(
+    pglab: Lab, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await pglab.leader("a", settlement())
+    if where == "environment":
+        monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+    url = pglab.url if where == "environment" else f"{pglab.url}?client_encoding=latin1"
+    same = Leader(open_ledger(url), leader.candidate)
+    claims = [Claim(slot(job=name), f"run-{name}") for name in ("jöb", "日次")]
+    taken = await same.take(*claims)
+    await same.ledger.close()
+    assert taken == Taken({claim.run_id: 1 for claim in claims})
+    monkeypatch.undo()
+    assert pglab.states() == {claim.slot: "running" for claim in claims}
+
+
 async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
     old = await pglab.leader("a", settlement())
     said = asyncio.Event()
