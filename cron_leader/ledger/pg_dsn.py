@@ -21,6 +21,9 @@ DEFAULTS: dict[str, Any] = {
 }
 """What the URL does not say. A dead path is noticed in about 6 s, idle or busy."""
 
+ISO_TIMES = "SET datestyle = 'ISO'"
+"""For a session that would tell times otherwise; one of the few settings that a pooler keeps."""
+
 _PASSWORDS = (
     (re.compile(r"(//[^:/@\s]*):\S*@"), r"\1:***@"),  # to the last @: it may not be escaped
     # Misspelt or not, quoted or not.
@@ -51,6 +54,11 @@ def place(url: str) -> str:
         cure = "write an @ in the password as %40, a / as %2F"
         raise LedgerUnusable(f"ledger url {redact(url)!r}: {cure}")
     return f"{user}{host}:{port}/{database}"
+
+
+def tells_iso_times(info: psycopg.ConnectionInfo) -> bool:
+    """psycopg reads no others. Roles and databases may have German or SQL ones."""
+    return (info.parameter_status("DateStyle") or "ISO").startswith("ISO")
 
 
 def with_defaults(url: str) -> str:

@@ -19,7 +19,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow, dict_row
 
-from cron_leader.ledger.pg_dsn import place, with_defaults
+from cron_leader.ledger.pg_dsn import ISO_TIMES, place, tells_iso_times, with_defaults
 from cron_leader.ledger.pg_errors import translate
 
 RV = TypeVar("RV")
@@ -85,9 +85,16 @@ class Sessions:
             raise translate(error, self.where, sent=connected) from error
 
     async def _connect(self) -> Connection:
-        return await Connection.connect(
+        connection = await Connection.connect(
             self._conninfo, autocommit=True, prepare_threshold=None, row_factory=dict_row
         )
+        if not tells_iso_times(connection.info):
+            try:
+                await connection.execute(ISO_TIMES)
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
 
     async def _give_back(self, connection: Connection) -> None:
         usable = connection.pgconn.transaction_status == TransactionStatus.IDLE

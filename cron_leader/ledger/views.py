@@ -530,6 +530,8 @@ class PostgresDatabase:
                 prepare_threshold=None,  # a pooler would mix up whose statements they are
                 row_factory=dict_row,
             )
+            if not pg_dsn.tells_iso_times(self._connection.info):
+                self._connection.execute(pg_dsn.ISO_TIMES)
         except self._errors as error:
             raise self._translate(error, self.where) from error
 

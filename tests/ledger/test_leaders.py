@@ -253,6 +253,15 @@ async def test_a_claim_is_utf8_whatever_the_client_encoding(
     assert pglab.states() == {claim.slot: "running" for claim in claims}
 
 
+async def test_times_are_read_whatever_the_roles_datestyle(pglab: Lab) -> None:
+    pglab.url += "?options=-c%20datestyle%3DGerman"
+    leader = await pglab.leader("a", settlement())
+    assert await leader.take(RUN) == Taken({RUN.run_id: 1})
+    assert isinstance(await leader.ledger.heartbeat(leader.term, at(1), at(1)), Applied)
+    assert (await leader.ledger.look_back(ELECTION)).planned_to == at(1)
+    assert [term.planned_to for term in pglab.read().terms()] == [at(1)]
+
+
 async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
     old = await pglab.leader("a", settlement())
     said = asyncio.Event()
