@@ -165,9 +165,12 @@ def _one_or_more(item: Schema) -> Schema:
 _TEXT_OR_TEXTS = _one_or_more(_TEXT)
 _DURATION = _after(parse_duration, "duration")
 _POSITIVE = _at_least(1, "must be longer than 0s")
-_NODE = _matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,64}", "must be 1 to 64 characters without spaces")
+_NODE = _matching(
+    r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}",
+    "must be 1 to 64 characters of UTF-8 without spaces",
+)
 _FLEET = _matching(r"[a-z0-9-]{1,24}", "must be 1 to 24 of a-z, 0-9 and -")
-_PREFIX = _matching(r"(/[^/\s\x00]+)+", 'must start with "/" and must not end with it')
+_PREFIX = _matching(r"(/[^/\s\x00\ud800-\udfff]+)+", 'must start with "/" and must not end with it')
 _JOB = _matching(r"\w[\w.:@-]{0,127}", "must be 1 to 128 letters, digits and . : @ _ -")
 _MODULE = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be the name of a module: "pkg.mod"')
 _FUNCTION = _matching(

@@ -685,6 +685,12 @@ def test_a_bad_node_id_is_blamed_on_where_it_came_from() -> None:
     assert 'NODE_ID = "a b"' in refusal("", NODE_ID="a b")
 
 
+def test_a_node_id_that_is_no_utf8_is_refused_before_a_ledger_is_to_hold_it() -> None:
+    not_utf8 = "n\udcff"  # as the environment gives a byte that is none
+    assert "characters of UTF-8" in refusal("", NODE_ID=not_utf8)
+    assert "start with" in refusal("", CRON_LEADER_FLEET_PREFIX=f"/{not_utf8}")
+
+
 def test_the_file_is_named_by_option_then_variable_then_working_directory(folder: Path) -> None:
     for name in ("o.toml", "v.toml", "cron-leader.toml"):
         Path(name).write_text(f'[fleet]\nname = "{name[0]}"')
