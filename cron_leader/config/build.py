@@ -288,6 +288,9 @@ def _ledger(values: Values, base: Path, report: Report) -> LedgerConfig:
 
 def _database(url: str, base: Path, wrong: Callable[[str], None]) -> str:
     """The URL of a ledger or a fence target, as it is opened."""
+    if url != url.encode(errors="replace").decode():
+        wrong("must be text in UTF-8")
+        return url
     scheme, separator, rest = url.partition("://")
     match scheme:
         case "sqlite":

@@ -685,10 +685,13 @@ def test_a_bad_node_id_is_blamed_on_where_it_came_from() -> None:
     assert 'NODE_ID = "a b"' in refusal("", NODE_ID="a b")
 
 
-def test_a_node_id_that_is_no_utf8_is_refused_before_a_ledger_is_to_hold_it() -> None:
+def test_what_is_no_utf8_is_refused_where_a_ledger_is_to_hold_it_or_to_be_found_by_it() -> None:
     not_utf8 = "n\udcff"  # as the environment gives a byte that is none
     assert "characters of UTF-8" in refusal("", NODE_ID=not_utf8)
     assert "start with" in refusal("", CRON_LEADER_FLEET_PREFIX=f"/{not_utf8}")
+    for url in ("sqlite:///{}.db", "postgresql://u:{}@h/d"):
+        said = refusal("", CRON_LEADER_LEDGER_URL=url.format(not_utf8))
+        assert said.endswith("must be text in UTF-8")
 
 
 def test_the_file_is_named_by_option_then_variable_then_working_directory(folder: Path) -> None:
