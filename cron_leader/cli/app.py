@@ -135,6 +135,10 @@ def invoke(args: Sequence[str]) -> int:
         # `cron-leader history | head`: the reader has enough. Keep the exit from complaining too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except UnicodeEncodeError as error:
+        what = "an argument, or a variable of the environment"
+        text = f"{what}, is no UTF-8 text: {error.object[error.start : error.end]!a}"
+        return _failed(error, text, output.Exit.USAGE, level)
     except Exception as error:
         text = f"{type(error).__name__}: {error} (a defect; --log-level debug shows where)"
         return _failed(error, text, output.Exit.FAILED, level)

@@ -122,6 +122,15 @@ async def command(cli: Cli, *args: str) -> Ran:
     return await asyncio.to_thread(cli, *args)
 
 
+async def test_words_that_are_no_utf8_are_bad_usage_and_no_defect(cli: Cli, ledger: Ledger) -> None:
+    configure()
+    await lead(ledger)
+    for args in (("history", "--node", "n\udcff"), ("pause", "digest", "--why", "n\udcff")):
+        ran = await command(cli, *args)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.endswith("is no UTF-8 text: '\\udcff'\n")
+
+
 # ------------------------------------------------------------------ history
 
 
