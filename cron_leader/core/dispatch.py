@@ -53,6 +53,7 @@ from cron_leader.core.model import (
     Term,
     WhenFull,
 )
+from cron_leader.core.pauses import Pauses
 from cron_leader.core.plan import Agenda, Turn, backlog, held_to, is_punctual, start_of
 from cron_leader.core.retry import Budget, retry_at
 from cron_leader.core.schedule import EPOCH
@@ -139,6 +140,7 @@ class Dispatch:
         self._waiting = Waiting({})
         self._in_turn = False  # whether jobs differ in priority or group
         self._budget = Budget()
+        self.pauses = Pauses({})
         self._paced_until_ns = 0
         self.known_to = EPOCH
         """The highest planned_to of the term that the ledger has acknowledged."""
@@ -161,6 +163,7 @@ class Dispatch:
         self._forget()
         self._waiting = Waiting(jobs, settled.now)
         self._paced_until_ns = 0
+        self.pauses = Pauses(settled.pauses)
         self._agenda, slicer = Agenda((), {}), Slicer()
         for job in jobs.values():
             if slicer.full():
@@ -236,7 +239,8 @@ class Dispatch:
         if only is not None and is_punctual(job, only, now.wall, ON_TIME):
             self._due(job, SlotKey(job.name, only), now, sheet)
             return
-        past = backlog(job, since, now.wall, on_time=ON_TIME)
+        pause = self.pauses.of(job.name)
+        past = backlog(job, since, now.wall, on_time=ON_TIME, pause=pause)
         sheet.entries += past.entries
         sheet.gaps += past.gaps
         for scheduled_for in past.due:

@@ -425,6 +425,8 @@ class Settlement:
     sweep: bool = True
     retired_at: datetime | None = None
     """None: now."""
+    pauses: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    """Of the jobs whose pause reaches beyond planned_to: from when until when."""
 
 
 @value

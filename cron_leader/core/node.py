@@ -27,6 +27,7 @@ from cron_leader.core.model import (
     CommandResult,
     Done,
     DueRow,
+    Errand,
     Job,
     Past,
     Refused,
@@ -110,6 +111,7 @@ class Node:
         self._orders: dict[str, m.StepDown] = {}
         self._obeyed: m.StepDown | None = None
         self._desk = Desk()
+        self._errand: tuple[Errand, datetime] | None = None
         self._work: tuple[Slices[Any], Callable[[Any], None]] | None = None
         self._closing_as: EndReason | None = None
         self._exit: m.Exit | None = None
@@ -626,6 +628,7 @@ class Node:
             assert self.term is not None
             known_to = self._dispatch.known_to
             errand = errand_of(order, self._jobs, self._now.wall, known_to)
+            self._errand = errand, self._now.wall
             self._do(m.CarryOut(self.term, errand))
 
     def _on_errand_done(self, command_id: str, answer: Done | Refused) -> None:
@@ -633,6 +636,8 @@ class Node:
             return
         assert isinstance(answer, Done)
         self._desk.done(command_id)
+        if answer.changed and self._errand is not None:
+            self._dispatch.pauses.carried_out(*self._errand)
         self._dispatch.order(answer.rows)
         self._carry_out()
 

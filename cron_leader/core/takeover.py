@@ -57,6 +57,7 @@ class _Draft:
     gaps: list[Gap] = field(default_factory=list)
     at_least_once: set[str] = field(default_factory=set)
     found: dict[Hashable, Backlog] = field(default_factory=dict)
+    pauses: dict[str, Pause] = field(default_factory=dict)
 
     @property
     def planned_to(self) -> datetime:
@@ -81,7 +82,8 @@ class _Draft:
 
     def _backlog(self, job: Job, record: JobRecord) -> Backlog:
         since = max(self.past.planned_to or self.now, record.effective_from)
-        pause = _pause(record)
+        if (pause := _pause(record)) is not None and pause[1] > self.planned_to:
+            self.pauses[job.name] = pause
         key = (policy_of(job), since, pause)
         if (missed := self.found.get(key)) is not None:
             return renamed(missed, job.name)
@@ -103,6 +105,7 @@ class _Draft:
             skip=self.lost_to is not None,
             sweep=self.past.unfinished,
             retired_at=self.past.planned_to,
+            pauses=self.pauses,
         )
 
 
