@@ -19,6 +19,10 @@ from cron_leader.ledger.writes import Rows
 OTHER_ISOLATION = "CL002"
 """SQLSTATE where the database's default is not READ COMMITTED."""
 
+CUT_SHORT = "57014"
+"""SQLSTATE where a statement timeout, the role's say, ended it: one statement cannot pin its own.
+Nothing was done; statement by statement it is pinned."""
+
 CLAIM = b"SELECT run_id, attempt, state FROM cron_leader_claim($1, $2, $3, $4, $5)"
 
 COMPILE = """

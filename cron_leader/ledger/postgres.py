@@ -55,6 +55,7 @@ from cron_leader.ledger.guarded import (
 from cron_leader.ledger.pg_fresh import (
     CLAIM,
     COMPILE,
+    CUT_SHORT,
     OTHER_ISOLATION,
     claim_params,
     is_fresh,
@@ -269,7 +270,7 @@ class PostgresLedger(GuardedLedger):
         return await super().take(term, batch)
 
     async def _claim(self, term: Term, batch: Batch) -> Taken | Refused | None:
-        """In one statement; None: this database's isolation has to be named first, and will be."""
+        """In one statement; None: not so, for want of settings that have to be named first."""
         frozen_ms = int(self._frozen_s * 1000)
         params = claim_params(term, batch, within_ms=int(WRITE_S * 1000), frozen_ms=frozen_ms)
         async with self._sessions.session(WRITE_S) as connection:
@@ -278,9 +279,9 @@ class PostgresLedger(GuardedLedger):
             except psycopg.Error as error:
                 if error.sqlstate == fencing.REFUSED:
                     return Refused("claim", _fence_in(error))
-                if error.sqlstate != OTHER_ISOLATION:
+                if error.sqlstate not in (OTHER_ISOLATION, CUT_SHORT):
                     raise
-                self._alone = False
+                self._alone = error.sqlstate == CUT_SHORT  # which may never come again
                 return None
         return taken(rows)
 

@@ -301,11 +301,15 @@ async def cut_once(url: str, *, arrives: bool) -> AsyncIterator[str]:
         await asyncio.gather(*serving)
 
 
-async def until_blocked(url: str, *, beside: asyncio.Task[Any]) -> None:
-    """Until some backend of this database waits for another's lock; `beside` must not end first."""
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+async def until_blocked(url: str, *, beside: asyncio.Task[Any], for_ms: int = 0) -> None:
+    """Until some statement in this database waits for another's lock, and has gone on for so long;
+    `beside` must not end first."""
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+        f"current_database() AND clock_timestamp() - query_start > interval '{for_ms} ms'"
+    )
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
-        while not (await (await db.execute(f"{waits}current_database()")).fetchone())[0]:  # type: ignore[index]
+        while not (await (await db.execute(waits)).fetchone())[0]:  # type: ignore[index]
             assert not beside.done(), f"it did not wait: {beside}"
             await asyncio.sleep(0.005)
 

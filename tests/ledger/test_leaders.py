@@ -262,6 +262,20 @@ async def test_times_are_read_whatever_the_roles_datestyle(pglab: Lab) -> None:
     assert [term.planned_to for term in pglab.read().terms()] == [at(1)]
 
 
+async def test_a_claim_outlasts_a_statement_timeout_that_its_role_has(pglab: Lab) -> None:
+    leader = await pglab.leader("a", settlement())
+    hasty = "options=-c%20statement_timeout%3D300"
+    same = Leader(open_ledger(f"{pglab.url}?{hasty}"), leader.candidate)
+    async with await psycopg.AsyncConnection.connect(pglab.url) as held:
+        await held.execute(fencing.POSTGRES_EXCLUSIVE, (ELECTION,))
+        claiming = asyncio.create_task(same.take(RUN))
+        await until_blocked(pglab.url, for_ms=350, beside=claiming)
+        await held.rollback()
+    taken = await soon(claiming)
+    await same.ledger.close()
+    assert taken == Taken({RUN.run_id: 1})
+
+
 async def test_a_raise_waits_for_a_write_past_its_guard_and_says_so(pglab: Lab) -> None:
     old = await pglab.leader("a", settlement())
     said = asyncio.Event()
