@@ -138,6 +138,7 @@ class Dispatch:
         self._floors: dict[int, _Asked] = {}  # by the batch's id(): to hash one takes long
         self._ends: dict[str, int] = {}  # of put-backs and finishes not answered yet: since when
         self._waiting = Waiting({})
+        self._outrun: set[SlotKey] = set()  # put back because a newer slot replaces them
         self._in_turn = False  # whether jobs differ in priority or group
         self._budget = Budget()
         self.pauses = Pauses({})
@@ -214,7 +215,7 @@ class Dispatch:
                     pass
 
     def _forget(self) -> None:
-        self._floors, self._ends, self._busy_jobs = {}, {}, {}
+        self._floors, self._ends, self._busy_jobs, self._outrun = {}, {}, {}, set()
         self._waiting = Waiting(self._jobs)
 
     # ------------------------------------------------------------------ planning
@@ -294,6 +295,9 @@ class Dispatch:
         job = self._jobs.get(row.slot.job)
         if job is None:
             self._settle(row, State.SKIPPED, Reason.NO_HANDLER, sheet)
+        elif row.slot in self._outrun:
+            self._outrun.remove(row.slot)
+            self._settle(row, State.SKIPPED, Reason.OVERLAP, sheet)
         elif _too_late(job, row, now):
             self._settle(row, State.MISSED, Reason.LATE, sheet)
         elif until := held_to(job, row, now.wall):
@@ -444,6 +448,9 @@ class Dispatch:
         run = flight.run
         if changed and self._current(flight):
             next_at = now.wall + RETRY_AFTER
+            if flight.doom is Doom.REPLACED:  # its "go" was taken back: it is not to start at all
+                next_at = now.wall
+                self._outrun.add(run.slot)
             self.order([_row_of(run, next_at, put_backs=run.put_backs + 1)])
         self._leave(flight)
 

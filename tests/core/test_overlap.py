@@ -13,6 +13,7 @@ from cron_leader.core import messages as m
 from cron_leader.core import waiting
 from cron_leader.core.dispatch import Pool
 from cron_leader.core.model import (
+    Applied,
     Catchup,
     Delivery,
     DueRow,
@@ -165,6 +166,24 @@ def test_of_the_slots_that_wait_to_replace_a_run_the_newest_does() -> None:
     assert not d.all(m.Kill)  # told once
     d.step(m.RunEnded(old.run_id, result("killed by SIGTERM")))
     assert slots(d.asked(m.Take)) == [3]
+
+
+def test_a_replaced_run_whose_go_was_taken_back_is_skipped_and_not_run_after_the_newer_one() -> (
+    None
+):
+    d = Driver([job(overlap=Overlap.REPLACE)]).lead()
+    d.grant(next_slot(d))
+    old = d.asked(m.Prepare).run
+    d.step(m.Prepared(old.run_id))
+    d.grant(next_slot(d))
+    assert d.asked(m.Kill).run_id == old.run_id
+    d.step(m.NotStarted(old.run_id, "dropped"))
+    d.step(m.PutBackAnswered(d.nonce, old.run_id, Applied()))
+    take = d.asked(m.Take)
+    assert states(take) == [(1, State.SKIPPED, Reason.OVERLAP)]
+    assert slots(take) == [2]
+    d.land(start(d, take)[0])
+    assert slots(next_slot(d)) == [3]
 
 
 def test_a_claim_on_its_way_is_replaced_once_it_runs() -> None:
