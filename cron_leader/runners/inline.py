@@ -98,7 +98,7 @@ class InlineLife:
         self._timers: list[asyncio.TimerHandle] = []
         self._started_ns = 0
         self._started_at: datetime | None = None  # until it is reported
-        self._ended = self._asked = self._timed_out = False
+        self._entered = self._ended = self._asked = self._timed_out = False
 
     def prepare(self) -> None:
         """There is nothing to prepare."""
@@ -132,9 +132,13 @@ class InlineLife:
             self._started_at = None
 
     def drop(self) -> None:
-        """It is not to start. Without effect after `go`."""
-        if self._task is None and not self._ended:
-            self._not_started("dropped")
+        """It is not to start. After `go`: only if nothing of it has run by then."""
+        if self._ended or self._entered:
+            return
+        if self._task is not None:
+            self._task.cancel()  # before its first step: that is none of the function's
+            self._started_at = None
+        self._not_started("dropped")
 
     def kill(self, grace_s: float) -> None:
         """Cancel it, and give it up after grace_s. Not yet told to go: drop it."""
@@ -145,6 +149,7 @@ class InlineLife:
     async def _call(self, started_at: datetime) -> str | None:
         """The user's function; the error it ended in. The run boundary: SystemExit must not reach
         the loop, it would end the daemon."""
+        self._entered = True
         try:
             await self._source.load(self.run.job)(self._tick(started_at))
         except asyncio.CancelledError:

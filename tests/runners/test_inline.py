@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cron_leader.core.messages import Started
 from cron_leader.core.model import Isolation, Job, ShellSpec
 from cron_leader.errors import ConfigError
 from cron_leader.jobs import Tick
+from cron_leader.runners import Runners
 from tests.runners.stage import (
     CLOCK,
     NotStarted,
@@ -87,6 +89,25 @@ async def test_all_functions_that_go_at_one_instant_begin_before_anything_is_tol
         for run in runs:
             assert (await s.until(RunEnded, run)).result.ok
             assert s.kinds(run) == [Started, RunEnded]
+
+
+@pytest.mark.parametrize("end", [lambda s, run: s.drop(run), lambda s, run: s.kill(run, 0)])
+async def test_a_go_is_taken_back_until_the_function_is_entered(
+    end: Callable[[Runners, str], None],
+) -> None:
+    """As when the step that told it to go also learns that its term is over."""
+    run, after = run_of(inline("notes")), run_of(inline("notes"))
+    async with stage() as s:
+        seen.clear()
+        s.go(run)
+        end(s.runners, run.run_id)
+        assert (await s.until(NotStarted, run)).why == "dropped"
+        s.go(after)
+        assert (await s.until(RunEnded, after)).result.ok
+        s.runners.drop(after.run_id)
+        assert s.kinds(run) == [NotStarted]
+        assert s.kinds(after) == [Started, RunEnded]
+        assert len(seen) == 1
 
 
 async def test_an_inline_run_that_raises_or_exits_costs_only_itself() -> None:
