@@ -204,12 +204,14 @@ class Change:
 
 
 def changes(old: Config, new: Config, now: datetime, horizon: timedelta) -> list[Change]:
-    """The jobs whose slots in (now, now + horizon] differ, by name.
+    """The jobs whose slots in (now, now + horizon] differ, by name; a renamed one by its new name.
 
     Of a job in both, old slots that are gone and new ones are paired in order as moved; what is
     left over is gained or lost. Only the first MOST_SLOTS of a job are compared.
     """
-    before, after = ({job.name: job for job in config.jobs} for config in (old, new))
+    renamed = {job.renamed_from: job.name for job in new.jobs}
+    before = {renamed.get(job.name, job.name): job for job in old.jobs}
+    after = {job.name: job for job in new.jobs}
     until = now + horizon
     compared = (
         _change(name, before.get(name), after.get(name), (now, until))

@@ -71,7 +71,7 @@ def build_all(tables: Sequence[Any], around: Around) -> tuple[tuple[Job, ...], l
         problems += invalid
         if not invalid and (job := _job(values, index, around, problems)):
             built.append(job)
-    return tuple(built), problems + _doubles(tables)
+    return tuple(built), problems + _doubles(tables) + _ill_renamed(tables)
 
 
 def _doubles(tables: Sequence[Any]) -> list[Problem]:
@@ -85,6 +85,26 @@ def _doubles(tables: Sequence[Any]) -> list[Problem]:
             )
         elif isinstance(name, str):
             seen.add(name)
+    return problems
+
+
+def _ill_renamed(tables: Sequence[Any]) -> list[Problem]:
+    """A problem for every former name that is still in use, or that two jobs claim."""
+    problems: list[Problem] = []
+    named = [(index, table) for index, table in enumerate(tables) if isinstance(table, Mapping)]
+    used = {str(table.get("name")) for _, table in named}
+    claimed: set[str] = set()
+    for index, table in named:
+        former = table.get("renamed_from")
+        if not isinstance(former, str):
+            continue
+        if former in used:
+            rule = f'"{former}" is still the name of a job; a job has one history: leave it out'
+            problems.append(Problem(("job", index, "renamed_from"), rule))
+        elif former in claimed:
+            rule = f'another job is renamed from "{former}" too; keep one'
+            problems.append(Problem(("job", index, "renamed_from"), rule))
+        claimed.add(former)
     return problems
 
 
@@ -193,6 +213,7 @@ READERS: Mapping[str, tuple[str, Callable[[Any], object]]] = {
     "umask": ("umask", int),
     "nice": ("nice", int),
     "limits": ("limits", _limits),
+    "renamed_from": ("renamed_from", str),
 }
 """For each key, but for cwd, the field of Job and how it is read."""
 

@@ -25,7 +25,8 @@ class Option:
 
 JOB: Mapping[str, Option] = {
     "name": Option(
-        "what it is called in the ledger for ever: rename it and it is a new job",
+        "what it is called in the ledger for ever: rename it and it is a new job, "
+        "unless `renamed_from` says what it was",
         unset="",
     ),
     "cron": Option(
@@ -139,6 +140,11 @@ JOB: Mapping[str, Option] = {
     "drain": Option(
         "how long this job's run may take to end when the node is asked to stop",
         unset="`[run] drain`",
+    ),
+    "renamed_from": Option(
+        "the name that the job had before: the leader that first sees the new one moves its "
+        "history, its pause and what waits to it, so that no slot is missed or run twice; `H` and "
+        "jitter are drawn by the new name",
     ),
     "overlap": Option(
         "a slot that falls due while the previous run still goes: `skip` records it as "

@@ -267,6 +267,7 @@ GROUP: Mapping[str, Schema] = {"name": _JOB, "max_parallel": _whole(1, 100_000)}
 
 JOB: Mapping[str, Schema] = {
     "name": _JOB,
+    "renamed_from": _JOB,
     "cron": _TEXT_OR_TEXTS,
     "every": _at_least(NS_PER_S // 10, "must be at least 100ms"),
     "at": cs.any_schema(metadata={"is": "time or list of times"}),

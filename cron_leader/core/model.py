@@ -179,7 +179,8 @@ class Job:
     empty means for any; retry_budget: in an hour. max_parallel: of `queue` and `allow`; None means
     one, or as many as the node has room for. queue_limit: slots that may wait at once. group: whose
     job it is, "" of nobody in particular; a pool may bound its runs. priority: higher first. user
-    ("name" or "name:group"), umask, nice: None means the daemon's own.
+    ("name" or "name:group"), umask, nice: None means the daemon's own. renamed_from: what it was
+    called before.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Job:
     limits: Limits = Limits()
     output_head: int = 16 * 1024
     output_tail: int = 48 * 1024
+    renamed_from: str | None = None
 
     @property
     def may_finish(self) -> bool:
@@ -411,7 +413,8 @@ class Settlement:
     at_least_once: jobs whose swept `running` rows become `due` again.
     planned_to: the greater of now and the highest planned_to read.
     skip: the ledger went back: its unfinished slots are not run again, nor what orders ask for.
-    sweep: whether there are unfinished slots of older terms.
+    sweep: whether there are unfinished slots of older terms. renamed: of each job that the ledger
+    knows by another name, its name and that one.
     """
 
     now: datetime
@@ -427,6 +430,7 @@ class Settlement:
     """None: now."""
     pauses: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
     """Of the jobs whose pause reaches beyond planned_to: from when until when."""
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @value

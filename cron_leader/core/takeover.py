@@ -4,7 +4,8 @@ Every slot in (planned_to, now] becomes `due`, `missed`, or part of a gap, by it
 policy. A job first seen now, one whose schedule changed, and one that returns from retirement start
 at now, or at planned_to where that is later: nothing is invented for the past. In a ledger that
 went back, with `skip`, all of it is missed: it may have been run in the part that was lost. The
-time of a pause is not missed: its slots are skipped, and none of them is caught up.
+time of a pause is not missed: its slots are skipped, and none of them is caught up. A job that was
+renamed goes on under its new name.
 """
 
 from __future__ import annotations
@@ -38,21 +39,24 @@ def settle(jobs: Mapping[str, Job], past: Past, now: datetime) -> Settlement:
 
 def settling(jobs: Mapping[str, Job], past: Past, now: datetime) -> Slices[Settlement]:
     """The same in slices, for many jobs take a second."""
-    draft, slicer = _Draft(past, now), Slicer()
+    draft, slicer = _Draft(past, now, jobs), Slicer()
     for job in jobs.values():
         if slicer.full():
             yield
         draft.look_at(job)
-    return draft.settlement(jobs)
+    return draft.settlement()
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A settlement in the making. found: a hundred thousand jobs share few schedules."""
+    """A settlement in the making. found: a hundred thousand jobs share few schedules.
+    renamed: from the former name to the job's."""
 
     past: Past
     now: datetime
+    configured: Mapping[str, Job]
     jobs: list[JobRecord] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     at_least_once: set[str] = field(default_factory=set)
@@ -69,7 +73,7 @@ class _Draft:
         return self.past.went_back_at if self.past.skip else None
 
     def look_at(self, job: Job) -> None:
-        known = self.past.jobs.get(job.name)
+        known = self.past.jobs.get(job.name) or self._known_before(job)
         record = _record(job, known, self.now, self.planned_to)
         if record is not known:
             self.jobs.append(record)
@@ -79,6 +83,14 @@ class _Draft:
         self.entries += missed.entries
         self.entries += [_due(job, at, self.now) for at in missed.due]
         self.gaps += missed.gaps
+
+    def _known_before(self, job: Job) -> JobRecord | None:
+        """The record of a job that the ledger knows by its former name only."""
+        known = self.past.jobs.get(job.renamed_from) if job.renamed_from else None
+        if known is None or known.job in self.configured or known.job in self.renamed:
+            return None
+        self.renamed[known.job] = job.name
+        return replace(known, job=job.name)
 
     def _backlog(self, job: Job, record: JobRecord) -> Backlog:
         since = max(self.past.planned_to or self.now, record.effective_from)
@@ -92,8 +104,9 @@ class _Draft:
         )
         return missed
 
-    def settlement(self, jobs: Mapping[str, Job]) -> Settlement:
-        gone = (n for n, r in self.past.jobs.items() if n not in jobs and r.retired_at is None)
+    def settlement(self) -> Settlement:
+        there = self.configured.keys() | self.renamed.keys()
+        gone = (n for n, r in self.past.jobs.items() if n not in there and r.retired_at is None)
         return Settlement(
             now=self.now,
             planned_to=self.planned_to,
@@ -106,6 +119,7 @@ class _Draft:
             sweep=self.past.unfinished,
             retired_at=self.past.planned_to,
             pauses=self.pauses,
+            renamed=tuple((name, former) for former, name in self.renamed.items()),
         )
 
 

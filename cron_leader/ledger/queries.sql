@@ -193,6 +193,36 @@ ON CONFLICT (job) DO UPDATE SET election = excluded.election,
 WHERE j.election <> excluded.election OR j.effective_from <> excluded.effective_from
     OR j.digest <> excluded.digest OR j.retired_at IS NOT NULL
 
+-- Rows that a job of the new name has from an earlier time stay what they are; so does, under the
+-- former name, a row of the same slot. In this order: attempts go by their slots, all of them by
+-- the job.
+
+-- name: rename_attempts (job, former)
+UPDATE cron_leader_attempt AS a SET job = b.job
+FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.former AND j.election = :election
+WHERE a.job = b.former AND NOT EXISTS (
+    SELECT o.job FROM cron_leader_slot AS o WHERE o.job = b.job
+        AND o.scheduled_for = a.scheduled_for AND o.command_id = a.command_id)
+
+-- name: rename_slots (job, former)
+UPDATE cron_leader_slot AS s SET job = b.job
+FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.former AND j.election = :election
+WHERE s.job = b.former AND NOT EXISTS (
+    SELECT o.job FROM cron_leader_slot AS o WHERE o.job = b.job
+        AND o.scheduled_for = s.scheduled_for AND o.command_id = s.command_id)
+
+-- name: rename_gaps (job, former)
+UPDATE cron_leader_gap AS g SET job = b.job
+FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.former AND j.election = :election
+WHERE g.job = b.former AND NOT EXISTS (
+    SELECT o.job FROM cron_leader_gap AS o WHERE o.job = b.job AND o."first" = g."first")
+
+-- name: rename_jobs (job, former)
+UPDATE cron_leader_job AS j SET job = b.job
+FROM batch AS b
+WHERE j.job = b.former AND j.election = :election
+    AND NOT EXISTS (SELECT o.job FROM cron_leader_job AS o WHERE o.job = b.job)
+
 -- name: retire_jobs (job)
 UPDATE cron_leader_job AS j SET retired_at = :now
 FROM batch AS b

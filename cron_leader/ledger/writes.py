@@ -97,6 +97,7 @@ def settle(term: Term, settlement: Settlement) -> Write[tuple[DueRow, ...]]:
     waiting = Step("waiting_slots", of_term | {"put_back": PUT_BACK})
     steps = (
         _open_term(term, settlement),
+        *_renames(of_term, settlement),
         *_sweep(of_term, settlement),
         *_orders(of_term, settlement),
         *_backlog(of_term, settlement),
@@ -114,6 +115,14 @@ def _open_term(term: Term, settlement: Settlement) -> Step:
         "planned_to": settlement.planned_to,
     }
     return Step("open_term", params)
+
+
+def _renames(of_term: Params, settlement: Settlement) -> Iterable[Step]:
+    """All that the ledger has of a job; what is unfinished is held first, as a sweep holds it."""
+    if settlement.renamed:
+        yield Step("hold_unfinished", of_term)
+    for query in ("rename_attempts", "rename_slots", "rename_gaps", "rename_jobs"):
+        yield from _batch(query, of_term, settlement.renamed)
 
 
 def _sweep(of_term: Params, settlement: Settlement) -> Iterable[Step]:

@@ -342,6 +342,18 @@ BAD = {
         2 * (JOB + DAILY + RUNS),
         [':6: [[job]] "digest" name = "digest"', "another job has this name"],
     ),
+    "a former name that is still in use": (
+        JOB + DAILY + RUNS + JOB.replace("digest", "b") + DAILY + RUNS + 'renamed_from = "digest"',
+        ['[[job]] "b" renamed_from = "digest"', "is still the name of a job", "leave it out"],
+    ),
+    "a former name of its own": (
+        JOB + DAILY + RUNS + 'renamed_from = "digest"', ["is still the name of a job"],
+    ),
+    "a former name of two": (
+        JOB + DAILY + RUNS + 'renamed_from = "old"\n'
+        + JOB.replace("digest", "b") + DAILY + RUNS + 'renamed_from = "old"',
+        ['[[job]] "b" renamed_from = "old"', "another job is renamed from", "keep one"],
+    ),
 }  # fmt: skip
 
 

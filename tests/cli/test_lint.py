@@ -148,6 +148,16 @@ def test_slots_that_are_gained_lost_and_moved_are_told_apart(folder: Path) -> No
     assert (gained.job, len(gained.gained), gained.lost) == ("job-3", 3, ())
 
 
+def test_a_renamed_job_is_compared_with_what_it_was(folder: Path) -> None:
+    old = config_of({"cron": "0 9 * * *"}, {"every": "6h"})
+    new = config_of(
+        {"name": "a", "cron": "0 9 * * *", "renamed_from": "job-0"},
+        {"name": "b", "every": "12h", "renamed_from": "job-1"},
+    )
+    (change,) = lint.changes(old, new, NOW, timedelta(days=1))
+    assert (change.job, len(change.lost), change.gained) == ("b", 2, ())
+
+
 def test_a_new_blackout_takes_slots(folder: Path) -> None:
     old = config_of({"cron": "0 * * * *"})
     new = config_of({"cron": "0 * * * *", "blackout": {"from": "22:00", "to": "06:00"}})

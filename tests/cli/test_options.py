@@ -87,6 +87,7 @@ JOB = {
     "when_full": Sample('when_full = "skip"', 'when_full = "drop"', "queue or skip"),
     "group": Sample('group = "acme"', 'group = "a b"', "letters, digits and"),
     "priority": Sample("priority = -3", "priority = 1.5", "a whole number"),
+    "renamed_from": Sample('renamed_from = "before"', 'renamed_from = "a b"', "letters, digits"),
     "catchup": Sample('catchup = "all"', 'catchup = "al"', "did you mean all?"),
     "catchup_limit": Sample("catchup_limit = 7", "catchup_limit = 0", "at least 1"),
     "start_within": Sample('start_within = "1h"', 'start_within = "never"', "not a duration"),

@@ -313,3 +313,59 @@ def test_jobs_that_share_a_policy_are_settled_as_each_alone() -> None:
         alone = settle({one.name: one}, _past([one], 1800), T0)
         assert [e for e in together.entries if e.slot.job == one.name] == [*alone.entries]
         assert [g for g in together.gaps if g.job == one.name] == [*alone.gaps]
+
+
+# ------------------------------------------------------------------ a job under another name
+
+
+def _renamed(*others: Job, **options: object) -> tuple[dict[str, Job], Past]:
+    """A job that the ledger knows as "old", three seconds behind; other jobs beside it."""
+    jobs = [job("new", renamed_from="old", **options), *others]
+    return {j.name: j for j in jobs}, _past([job("old")], 3)
+
+
+def test_a_renamed_job_goes_on_where_it_was() -> None:
+    jobs, past = _renamed(catchup=Catchup.ALL)
+    settled = settle(jobs, past, T0)
+    assert settled.renamed == (("new", "old"),)
+    assert (settled.jobs, settled.retired) == ((), ())
+    assert {entry.slot.job for entry in settled.entries} == {"new"}
+    assert len(settled.entries) == 3
+
+
+def test_a_renamed_job_with_another_schedule_counts_from_now_and_keeps_its_first_sight() -> None:
+    jobs, past = _renamed(every_s=0.5)
+    settled = settle(jobs, past, T0)
+    digest = jobs["new"].schedule.digest
+    first_seen = past.jobs["old"].first_seen
+    assert settled.renamed == (("new", "old"),)
+    assert settled.jobs == (JobRecord("new", first_seen, T0, digest),)
+    assert not settled.entries
+
+
+def test_a_former_name_means_nothing_once_the_ledger_knows_the_new_one() -> None:
+    jobs, past = _renamed()
+    known = replace(past.jobs["old"], job="new")
+    settled = settle(jobs, replace(past, jobs={**past.jobs, "new": known}), T0)
+    assert (settled.renamed, settled.retired) == ((), ("old",))
+
+
+def test_a_former_name_that_nobody_had_is_a_new_job() -> None:
+    jobs, _ = _renamed()
+    settled = settle(jobs, Past(T0, {}), T0)
+    assert settled.renamed == ()
+    assert [record.job for record in settled.jobs] == ["new"]
+
+
+def test_a_job_that_still_goes_by_the_former_name_keeps_what_is_its_own() -> None:
+    jobs, past = _renamed(job("old"))
+    settled = settle(jobs, past, T0)
+    assert (settled.renamed, settled.retired) == ((), ())
+    assert [record.job for record in settled.jobs] == ["new"]
+
+
+def test_one_history_goes_to_one_job_only() -> None:
+    jobs, past = _renamed(job("newer", renamed_from="old"))
+    settled = settle(jobs, past, T0)
+    assert settled.renamed == (("new", "old"),)
+    assert [record.job for record in settled.jobs] == ["newer"]

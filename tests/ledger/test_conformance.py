@@ -543,6 +543,54 @@ async def test_a_gap_that_begins_where_an_older_one_does_explains_all_of_its_slo
     assert row.fence == second.fence
 
 
+OLD = [Claim(SlotKey("old", at(n)), f"run-{n}") for n in range(3)]
+
+
+async def test_a_renamed_job_keeps_its_history_its_pause_and_what_waits(lab: Lab) -> None:
+    gap = Gap("old", at(-900), at(-100), 17, Reason.NO_LEADER)
+    first = await lab.leader("a", settlement(jobs=("old", "other"), gaps=(gap,)))
+    waits = Entry(SlotKey("old", at(9)), State.DUE, next_at=at(9))
+    await first.take(*OLD, Claim(SlotKey("other", at(0)), "run-9"), entries=(waits,))
+    await first.finish(OLD[0])
+    lab.sql("UPDATE cron_leader_job SET paused_why = 'rest' WHERE job = 'old'")
+    second = await lab.leader("b")
+    past = replace(settlement(jobs=(), again=("new",)), renamed=(("new", "old"),))
+    waiting = await second.settle(past)
+    assert isinstance(waiting, tuple)
+    assert [row.slot for row in waiting] == [SlotKey("new", at(n)) for n in (1, 2, 9)]
+    assert await second.settle(past) == waiting
+    reader = lab.read()
+    assert [(j.job, j.first_seen, j.retired_at, j.paused_why) for j in reader.jobs()] == [
+        ("new", T0, None, "rest"),
+        ("other", T0, None, None),
+    ]
+    assert [(g.job, g.slots) for g in reader.gaps()] == [("new", 17)]
+    assert not reader.slots(job="old")
+    states = {row.scheduled_for: row.state for row in reader.slots(job="new")}
+    assert states == {at(0): "succeeded", at(1): "due", at(2): "due", at(9): "due"}
+    attempts = {row.scheduled_for: row.state for row in reader.attempts(job="new")}
+    assert attempts == {at(0): "succeeded", at(1): "abandoned", at(2): "abandoned"}
+    assert len(reader.attempts(job="other")) == 1
+    assert isinstance(await first.finish(OLD[1]), Refused)
+
+
+async def test_what_a_job_of_the_new_name_has_already_stays_what_it_is(lab: Lab) -> None:
+    """There was one once: a slot of both is the new one's, and the former's stays with it."""
+    first = await lab.leader("a", settlement(jobs=("old",)))
+    mine = Claim(SlotKey("new", at(1)), "run-new")
+    await first.take(*OLD, mine)
+    for claim in (*OLD, mine):
+        await first.finish(claim)
+    second = await lab.leader("b")
+    await second.settle(replace(settlement(jobs=()), renamed=(("new", "old"),)))
+    reader = lab.read()
+    runs = {(row.job, row.scheduled_for): row.run_id for row in reader.slots()}
+    kept = {("new", at(0)): "run-0", ("new", at(1)): "run-new", ("new", at(2)): "run-2"}
+    assert runs == {**kept, ("old", at(1)): "run-1"}
+    of_runs = {(row.job, row.scheduled_for): row.run_id for row in reader.attempts()}
+    assert of_runs == runs
+
+
 async def test_a_job_that_returns_keeps_its_first_sight_and_its_pause(lab: Lab) -> None:
     leader = await lab.leader(past=settlement())
     lab.sql("UPDATE cron_leader_job SET retired_at = first_seen, paused_why = 'rest'")

@@ -225,6 +225,7 @@ class ModelLedger:
     def settle(self, term: Term, settlement: Settlement) -> tuple[DueRow, ...] | Refused:
         if refused := self._refused(term, "settle"):
             return refused
+        assert not settlement.renamed, "no plan renames a job: the model has no rule for it"
         if term.fence not in self.terms:
             for row in self.terms.values():
                 row.ended = row.ended or "lease_expired"
