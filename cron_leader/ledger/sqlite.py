@@ -16,10 +16,10 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cron_leader import fencing
 from cron_leader.core.model import (
@@ -78,6 +78,9 @@ TOGETHER = 100
 SOON_PAGES, LATE_PAGES = 1000, 8000
 """Of the WAL (4 and 32 MB): a checkpoint takes tens of milliseconds, so it is the ends of runs that
 make them; claims do not, unless runs end too seldom for that."""
+
+CHUNK = 5000
+"""Rows of a batch in one statement: some ten milliseconds of text."""
 
 QUEUE_S = 1.0
 """What an operation may take beyond its patience: the worker is busy, or the disk hangs."""
@@ -365,11 +368,18 @@ def _past(connection: Connection, election: str) -> Past:
 
 
 def execute(connection: Connection, step: Step) -> Rows:
-    """One statement, its batch as one JSON text."""
+    """One statement; of a batch one for each chunk, its rows as a JSON text. To write that text
+    holds up all other threads, the event loop's too."""
+    text = _QUERIES[step.query].text
     values = {name: to_text(value) for name, value in step.params.items()}
-    if step.rows is not None:
-        values["batch"] = json.dumps([[to_text(value) for value in row] for row in step.rows])
-    return connection.execute(_QUERIES[step.query].text, values).fetchall()
+    if step.rows is None:
+        return connection.execute(text, values).fetchall()
+    found: list[Mapping[str, Any]] = []
+    for start in range(0, len(step.rows), CHUNK):
+        rows = step.rows[start : start + CHUNK]
+        values["batch"] = json.dumps([[to_text(value) for value in row] for row in rows])
+        found += connection.execute(text, values).fetchall()
+    return found
 
 
 # ------------------------------------------------------------------ schema
