@@ -491,6 +491,18 @@ WHERE result IS NOT NULL AND id IN (SELECT b.id FROM batch AS b)
 -- name: expired_notices
 SELECT key FROM cron_leader_notice WHERE sent_at < :before ORDER BY sent_at LIMIT :rows
 
+-- name: expired_jobs
+SELECT j.job FROM cron_leader_job AS j
+WHERE j.election = :election AND j.retired_at < :before
+    AND (j.paused_until IS NULL OR j.paused_until < :before)
+    AND NOT EXISTS (SELECT s.job FROM cron_leader_slot AS s WHERE s.job = j.job)
+    AND NOT EXISTS (SELECT g.job FROM cron_leader_gap AS g WHERE g.job = j.job)
+ORDER BY j.retired_at LIMIT :rows
+
+-- name: trim_jobs (job)
+DELETE FROM cron_leader_job
+WHERE election = :election AND retired_at IS NOT NULL AND job IN (SELECT b.job FROM batch AS b)
+
 -- name: put_notice
 INSERT INTO cron_leader_notice (key, sent_at, fence) VALUES (:key, :now, :fence)
 ON CONFLICT DO NOTHING

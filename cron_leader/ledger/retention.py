@@ -42,6 +42,8 @@ class Kept(StrEnum):
     REFUSALS = "refusals"
     COMMANDS = "commands"
     NOTICES = "notices"
+    JOBS = "jobs"
+    """Retired ones of which nothing else is left: last, therefore."""
 
 
 @dataclass(frozen=True, slots=True)

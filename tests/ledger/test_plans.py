@@ -165,6 +165,7 @@ LOOKS: dict[str, Callable[[Reader], object]] = {
     "expired slots": _read(*retention.expired(ELECTION, Kept.SLOTS, OLD)),
     "expired refusals": _read(*retention.expired(ELECTION, Kept.REFUSALS, OLD)),
     "expired orders": _read(*retention.expired(ELECTION, Kept.COMMANDS, OLD)),
+    "expired jobs": _read(*retention.expired(ELECTION, Kept.JOBS, OLD)),
     "expired slots of a job": _read(
         *retention.expired(ELECTION, Kept.SLOTS, T0 - YOUNGEST, Surplus("job-7", OLD))
     ),

@@ -171,6 +171,20 @@ async def test_answered_orders_refusals_and_notices_go_and_an_unanswered_order_s
         assert reader._database.run("SELECT key FROM cron_leader_notice", {}) == []
 
 
+async def test_of_a_retired_job_the_last_row_goes_when_all_others_have(lab: Lab) -> None:
+    jobs = ("gone", "has slots", "has gaps", "paused", "lately", "there")
+    leader = await lab.leader("a", settlement(jobs=jobs))
+    await ran(leader, days(20), "has slots")
+    await leader.take(gaps=(Gap("has gaps", at(days(30.5)), at(days(29)), 11, Reason.COALESCED),))
+    old, lately, later = (to_text(at(days(far))) for far in (40, 20, -1))
+    lab.sql(f"UPDATE cron_leader_job SET retired_at = '{old}' WHERE job <> 'there'")
+    lab.sql(f"UPDATE cron_leader_job SET retired_at = '{lately}' WHERE job = 'lately'")
+    lab.sql(f"UPDATE cron_leader_job SET paused_until = '{later}' WHERE job = 'paused'")
+    assert await upkeep(leader, Policy(30 * DAY, 0)).round()
+    with lab.read() as reader:
+        assert {row.job for row in reader.jobs()} == {*jobs} - {"gone"}
+
+
 async def test_a_deposed_leader_deletes_nothing_and_says_so_once(lab: Lab) -> None:
     leader = await lab.leader("a", settlement())
     await ran(leader, days(40))

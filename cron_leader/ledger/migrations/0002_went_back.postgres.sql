@@ -15,6 +15,7 @@ CREATE INDEX cron_leader_slot_fence ON cron_leader_slot (fence, scheduled_for);
 CREATE INDEX cron_leader_slot_trouble ON cron_leader_slot (state, scheduled_for)
     WHERE state IN ('failed', 'timed_out', 'cancelled', 'abandoned', 'skipped', 'missed');
 CREATE INDEX cron_leader_gap_time ON cron_leader_gap ("first");
+CREATE INDEX cron_leader_job_retired ON cron_leader_job (retired_at) WHERE retired_at IS NOT NULL;
 CREATE INDEX cron_leader_refusal_time ON cron_leader_refusal (at);
 CREATE INDEX cron_leader_command_time ON cron_leader_command (at);
 CREATE INDEX cron_leader_notice_time ON cron_leader_notice (sent_at);
