@@ -10,12 +10,16 @@ a millisecond or two.
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
 
 MILLISECOND_NS = 1_000_000
 LEAST_NS = 2 * MILLISECOND_NS
 MOST_NS = 10 * MILLISECOND_NS
 """A ledger that needs longer would be busy with the heartbeat when the claim comes."""
+REMEMBERED = 8
+"""Heartbeats: the slowest of them says how early the next has to go. One that is late holds the
+claim up, and one that is early leaves the ledger time to go to rest again."""
 AWAKE_NS = 20 * MILLISECOND_NS
 """So long after a heartbeat there is no need of another."""
 APART_NS = 250 * MILLISECOND_NS
@@ -27,7 +31,7 @@ class Ahead:
 
     def __init__(self) -> None:
         self._sent_ns = self._ahead_ns = 0
-        self._took_ns = MOST_NS
+        self._took_ns: deque[int] = deque(maxlen=REMEMBERED)
 
     def sent(self, boot_ns: int) -> None:
         """A heartbeat goes, whatever for."""
@@ -38,12 +42,14 @@ class Ahead:
         self._ahead_ns = boot_ns
 
     def answered(self, boot_ns: int) -> None:
-        """It was answered; the next one will take as long."""
-        self._took_ns = boot_ns - self._sent_ns
+        """It was answered; the next one may take as long."""
+        self._took_ns.append(boot_ns - self._sent_ns)
 
     def lead(self, boot_ns: int, left: timedelta) -> timedelta | None:
         """How long before a slot that is `left` away the heartbeat goes; None: none goes ahead."""
-        lead_ns = max(LEAST_NS, self._took_ns * 5 // 4)
+        if not self._took_ns:
+            return None
+        lead_ns = max(LEAST_NS, *self._took_ns)
         lead = timedelta(microseconds=lead_ns // 1000)
         if lead_ns > MOST_NS or left <= lead:
             return None

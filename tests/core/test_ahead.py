@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from cron_leader.core import messages as m
-from cron_leader.core.ahead import APART_NS, AWAKE_NS, LEAST_NS, MOST_NS, Ahead
+from cron_leader.core.ahead import APART_NS, AWAKE_NS, LEAST_NS, MOST_NS, REMEMBERED, Ahead
 from cron_leader.core.model import Applied
 from tests.core.driver import Driver, job
 
@@ -25,13 +25,21 @@ def ahead(*, took_ns: int, rested_ns: int = 1_000 * MS) -> timedelta | None:
 
 @pytest.mark.parametrize(
     ("took_ns", "lead_ms"),
-    [(0, 2), (1 * MS, 2), (4 * MS, 5), (MOST_NS * 4 // 5, 10), (9 * MS, None), (900 * MS, None)],
+    [(0, 2), (1 * MS, 2), (4 * MS, 4), (MOST_NS, 10), (MOST_NS + 1, None), (900 * MS, None)],
 )
-def test_it_goes_as_long_before_as_the_last_one_took_and_a_quarter_of_that(
-    took_ns: int, lead_ms: float | None
-) -> None:
+def test_it_goes_as_long_before_as_the_last_one_took(took_ns: int, lead_ms: float | None) -> None:
     expected = None if lead_ms is None else timedelta(milliseconds=lead_ms)
     assert ahead(took_ns=took_ns) == expected
+
+
+def test_of_the_last_ones_the_slowest_counts() -> None:
+    beat = Ahead()
+    for took_ns in (7 * MS, *(3 * MS,) * (REMEMBERED - 1)):
+        beat.sent(0)
+        beat.answered(took_ns)
+    assert beat.lead(5_000 * MS, SECOND) == timedelta(milliseconds=7)
+    beat.answered(3 * MS)
+    assert beat.lead(5_000 * MS, SECOND) == timedelta(milliseconds=3)
 
 
 def test_none_goes_ahead_before_one_was_answered() -> None:
