@@ -312,13 +312,14 @@ async def _succeed(ledger: Ledger, fence: int, jobs: dict[str, Job], now: dateti
 
 async def _sliced(work: Slices[T]) -> T:
     """As a node does it: its loop comes round between two slices."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    results: list[T] = []
+
+    def kept() -> Slices[None]:
+        results.append((yield from work))
+
+    for _ in kept():
         await asyncio.sleep(0)
+    return results[0]
 
 
 async def _watch_loop(lags: list[float]) -> None:
