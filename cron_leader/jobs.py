@@ -133,6 +133,7 @@ def _lender(connection: object) -> Opener:
 def job(
     *,
     name: str | None = None,
+    renamed_from: str | None = None,
     cron: str | Sequence[str] | None = None,
     every: str | None = None,
     at: str | Sequence[str] | None = None,

@@ -221,7 +221,8 @@ def build_jobs(
 
 
 def merge_jobs(config: Config, more: Sequence[Job]) -> Config:
-    """The configuration with the jobs that code defines; ConfigError if a name is taken."""
+    """The configuration with the jobs that code defines; ConfigError if a name, or a former one, is
+    taken."""
     taken = {job.name for job in config.jobs}
     for job in more:
         if job.name in taken:
@@ -230,9 +231,24 @@ def merge_jobs(config: Config, more: Sequence[Job]) -> Config:
                 f"or the [[job]] in {config.path}"
             )
         taken.add(job.name)
+    _check_former_names((*config.jobs, *more))
     defined = "".join(f"\n{job.name} {job.schedule.digest}" for job in more)
     digest = hashlib.sha256((config.digest + defined).encode()).hexdigest()[:16]
     return replace(config, jobs=(*config.jobs, *more), digest=digest if more else config.digest)
+
+
+def _check_former_names(jobs: Sequence[Job]) -> None:
+    """ConfigError for one that is still in use, or that two jobs claim."""
+    used: set[str | None] = {job.name for job in jobs}
+    for job in jobs:
+        former = job.renamed_from
+        if former in used:
+            raise ConfigError(
+                f'job "{job.name}": renamed_from = "{former}" is the name of a job, or was claimed '
+                "by another; a job has one history: leave it out"
+            )
+        if former is not None:
+            used.add(former)
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -766,6 +767,18 @@ def test_merging_jobs_refuses_a_name_that_is_taken_and_changes_the_digest() -> N
     assert merge_jobs(config, []) == config
     with pytest.raises(ConfigError, match='job "digest" is defined twice'):
         merge_jobs(config, config.jobs)
+
+
+@pytest.mark.parametrize(
+    ("listed", "of_code"),
+    [("", 'renamed_from = "digest"'), ('renamed_from = "x"', ""), 2 * ('renamed_from = "old"',)],
+)
+def test_merging_jobs_refuses_a_former_name_that_is_taken(listed: str, of_code: str) -> None:
+    config = read(JOB + DAILY + RUNS + listed)
+    table = {"name": "x", "every": "5s", "python": "a.b:c"} | tomllib.loads(of_code)
+    (more,) = build_jobs([table], where="@job", base=Path())
+    with pytest.raises(ConfigError, match="a job has one history: leave it out"):
+        merge_jobs(config, [more])
 
 
 # ------------------------------------------------------------------ the margin

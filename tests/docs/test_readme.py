@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from cron_leader import events
+from cron_leader import events, job
 from cron_leader.cli.app import app
 from cron_leader.config import load, options, schema
 from cron_leader.core.gate import CloseReason
@@ -87,8 +88,15 @@ def test_a_configuration_shown_loads(block: Block, tmp_path: Path) -> None:
     load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x", "REPORTS_TOKEN": "x"})
 
 
+NOT_OF_A_FUNCTION = {"command", "shell", "python", "url", "method", "headers", "body"} | {
+    *("expected_status", "follow_redirects", "ca", "cert", "key")
+}
+"""What else a job may run, and the keys of a request; `@job` takes all others."""
+
+
 def test_the_table_of_options_is_made_of_the_model_and_says_something_of_each() -> None:
     assert options.JOB.keys() == schema.JOB.keys()
+    assert inspect.signature(job).parameters.keys() == schema.JOB.keys() - NOT_OF_A_FUNCTION
     assert all(option.meaning for option in options.JOB.values())
     page = options_table.PAGE.read_text(encoding="utf-8")
     assert options_table.shown(page) == options.table(), "make options"
