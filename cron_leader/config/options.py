@@ -149,7 +149,8 @@ JOB: Mapping[str, Option] = {
     "overlap": Option(
         "a slot that falls due while the previous run still goes: `skip` records it as "
         "`skipped`; `queue` lets it wait; `replace` ends that run (`cancelled`) and then "
-        "starts; `allow` starts beside it",
+        "starts, in its room; `allow` starts beside it; runs of an earlier leader "
+        '(`on_lost_leadership = "finish"`) do not count',
     ),
     "max_parallel": Option(
         "runs of the job at once on the leader: with `queue` 1 unless given, with `allow` "
@@ -216,8 +217,9 @@ JOB: Mapping[str, Option] = {
         "run again (at most twice for this reason)",
     ),
     "on_lost_leadership": Option(
-        "the run's group is killed when its leader's lease ends, or it may `finish`; its "
-        "result is refused then",
+        "the run's group is killed when its leader's lease ends, or it may `finish`: it may "
+        "then overlap the next leader's runs of the job, whatever `overlap` says, and its result "
+        "is refused",
     ),
     "isolation": Option(
         "`inline` runs an async function inside the daemon: for trusted, quick code only",

@@ -254,12 +254,18 @@ class Dispatch:
             self._queue(job, Entry(slot, State.DUE, next_at=start), sheet)
         elif not (place := self._has_place(job)) and (reason := _OVERLAPPED.get(job.overlap)):
             sheet.entries.append(Entry(slot, State.SKIPPED, reason))
-        elif not (room := self._has_room(job)) and job.when_full is WhenFull.SKIP:
+        elif not (room := self._has_room(job) or self._replaces(job)) and (
+            job.when_full is WhenFull.SKIP
+        ):
             sheet.entries.append(Entry(slot, State.SKIPPED, Reason.LIMIT))
         elif not room or not place or self._is_behind(job):
             self._queue(job, Entry(slot, State.DUE, next_at=slot.scheduled_for), sheet)
         else:
             self._claim(job, slot, sheet)
+
+    def _replaces(self, job: Job) -> bool:
+        """Whether a new slot of the job comes to end a run, and is given the room of that."""
+        return job.overlap is Overlap.REPLACE and not self._has_place(job)
 
     def _is_behind(self, job: Job) -> bool:
         """Whether earlier slots of a queue have the first turn."""
@@ -277,6 +283,9 @@ class Dispatch:
 
     def _take_waiting(self, now: Now, sheet: _Sheet, *, least: int | None = None) -> None:
         """Those that may start; least: before new slots of this priority."""
+        paced = now.boot_ns < self._paced_until_ns
+        for row in self._waiting.pop_replacing(now.wall, self._replaces, overdue=not paced):
+            self._take(row, now, sheet)
         while not self._full():
             paced = now.boot_ns < self._paced_until_ns
             row = self._waiting.pop(now.wall, self._is_free, overdue=not paced, least=least)
@@ -327,12 +336,11 @@ class Dispatch:
 
     def _give_way(self, job: Job) -> None:
         """Under `replace`, a run under way is ended for a newer slot that waits in the ledger."""
-        newest = self._waiting.newest_parked(job.name) if job.overlap is Overlap.REPLACE else None
-        if newest is None:
+        if job.overlap is not Overlap.REPLACE:
             return
         for flight in self._busy_jobs.get(job.name, {}).values():
-            older = flight.run.slot.scheduled_for < newest
-            if older and flight.stage in UNDER_WAY and flight.doom is None:
+            under_way = flight.stage in UNDER_WAY and flight.doom is None
+            if under_way and self._waiting.parks_newer(flight.run.slot):
                 self._kill(flight, Doom.REPLACED, grace_s=job.grace_s)
 
     def _pace(self, row: DueRow, now: Now) -> None:
@@ -579,7 +587,9 @@ class Dispatch:
         if not self._waiting:  # the usual case
             return self._agenda.next_time()
         times = [self._agenda.next_time()]
-        if not self._full():
+        if self._full():
+            times.append(self._waiting.ripens_at())  # it may have come to replace a run
+        else:
             times.append(self._waiting.next_time(self._is_free, overdue=False))
             if self.pace_alarm(now) is None:
                 times.append(self._waiting.next_time(self._is_free, overdue=True))

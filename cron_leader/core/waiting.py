@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from cron_leader.core.model import DueRow, Job, Origin, SlotKey
+from cron_leader.core.model import DueRow, Job, Origin, Overlap, SlotKey
 from cron_leader.core.schedule import EPOCH
 
 MOST_WAITING = 100_000
@@ -38,6 +38,7 @@ class Lane:
         self._jobs, self._ripe_to = jobs, ripe_to
         self._later: _Rows = []
         self._ripe: dict[int, dict[str, _Rows]] = {}  # by priority, then group, in rotation
+        self._replacing: Counter[str] = Counter()  # ripe rows of jobs under `replace`
 
     def add(self, row: DueRow) -> None:
         found = _by_time(row)
@@ -62,7 +63,7 @@ class Lane:
 
     def turn(self, now: datetime, free: Free) -> tuple[int, str] | None:
         """Whose turn it is: a priority and a group; None if no row may start."""
-        self._ripen(now)
+        self.ripen(now)
         for priority in sorted(self._ripe, reverse=True):
             for group, rows in self._ripe[priority].items():
                 at, _, row = rows[0]
@@ -72,16 +73,36 @@ class Lane:
 
     def pop(self, priority: int, group: str) -> DueRow:
         """The soonest row of a group whose turn it is."""
-        groups = self._ripe[priority]
-        rows = groups.pop(group)
+        rows = self._ripe[priority].pop(group)
         row = heapq.heappop(rows)[-1]
-        if rows:
-            groups[group] = rows
-        if not groups:
-            del self._ripe[priority]
+        self._put(priority, group, rows)
+        self._count(row, -1)
         return row
 
-    def _ripen(self, now: datetime) -> None:
+    def pop_replacing(self, now: datetime, replaces: Callable[[Job], bool]) -> list[DueRow]:
+        """See `Waiting.pop_replacing`."""
+        self.ripen(now)
+        jobs = [job for name in self._replacing if replaces(job := self._jobs[name])]
+        return [row for job in jobs for row in self._pop_all(job)]
+
+    def _pop_all(self, job: Job) -> list[DueRow]:
+        """The ripe rows of a job that has some; its group keeps its turn."""
+        groups = self._ripe[job.priority]
+        rows = groups[job.group]
+        mine = sorted(found for found in rows if found[1].job == job.name)
+        rows[:] = [found for found in rows if found[1].job != job.name]
+        heapq.heapify(rows)
+        if not rows:
+            self._put(job.priority, job.group, groups.pop(job.group))
+        del self._replacing[job.name]
+        return [row for *_, row in mine]
+
+    def ripens_at(self) -> datetime | None:
+        """When the time of a row comes whose time has not come yet."""
+        return self._later[0][0] if self._later else None
+
+    def ripen(self, now: datetime) -> None:
+        """Let in what has its time by now."""
         while self._later and self._later[0][0] <= now:
             self._let_in(heapq.heappop(self._later))
 
@@ -90,6 +111,23 @@ class Lane:
         priority, group = (job.priority, job.group) if job else (0, "")
         groups = self._ripe.setdefault(priority, {})
         heapq.heappush(groups.setdefault(group, []), found)
+        self._count(found[-1], 1)
+
+    def _put(self, priority: int, group: str, rows: _Rows) -> None:
+        """Behind the other groups; not at all if it is empty."""
+        groups = self._ripe[priority]
+        if rows:
+            groups[group] = rows
+        elif not groups:
+            del self._ripe[priority]
+
+    def _count(self, row: DueRow, by: int) -> None:
+        job = self._jobs.get(row.slot.job)
+        if job is None or job.overlap is not Overlap.REPLACE:
+            return
+        self._replacing[job.name] += by
+        if not self._replacing[job.name]:
+            del self._replacing[job.name]
 
 
 class Waiting:
@@ -149,6 +187,18 @@ class Waiting:
         """When the soonest row may start; parked ones have no time."""
         return (self._overdue if overdue else self._timely).next_time(free)
 
+    def ripens_at(self) -> datetime | None:
+        """When a row's time comes that has not come yet, catch-up apart."""
+        return self._timely.ripens_at()
+
+    def pop_replacing(
+        self, now: datetime, replaces: Callable[[Job], bool], *, overdue: bool
+    ) -> list[DueRow]:
+        """The ripe rows that come to end a run of their job, and are given the room of that: they
+        wait for nobody else's. replaces: whether a row of the job does. overdue: with catch-up."""
+        rows = self._timely.pop_replacing(now, replaces)
+        return rows + self._overdue.pop_replacing(now, replaces) if overdue else rows
+
     def pop(
         self, now: datetime, free: Free, *, overdue: bool, least: int | None = None
     ) -> DueRow | None:
@@ -182,9 +232,13 @@ class Waiting:
         if not rows:
             del self._parked[job]
 
-    def newest_parked(self, job: str) -> datetime | None:
-        """The time of the latest parked slot of a job."""
-        return max((slot.scheduled_for for _, slot, _ in self._parked.get(job, ())), default=None)
+    def parks_newer(self, than: SlotKey) -> bool:
+        """Whether a later slot of its job is parked; those of one order go one after another."""
+        return any(
+            slot.scheduled_for > than.scheduled_for
+            and (slot.command_id != than.command_id or not slot.command_id)
+            for _, slot, _ in self._parked.get(than.job, ())
+        )
 
     def pop_replaced(self, newer: DueRow) -> list[DueRow]:
         """The parked rows that a newer slot of their job makes needless, taken out.

@@ -29,6 +29,8 @@ from tests.core.course import Course
 from tests.core.driver import T0, Driver, job, patient, result
 from tests.core.test_dispatch import at, due, states
 
+HOUR = 3600
+
 
 def beside(**options: object) -> tuple[Driver, Run]:
     """A job of one slot a second whose first run goes, and does not end by itself."""
@@ -219,7 +221,72 @@ def test_what_an_operator_asked_for_is_not_replaced_while_it_waits() -> None:
     assert d.asked(m.Take).batch.claims[0].slot == manual.slot
 
 
+def test_the_slots_of_one_backfill_replace_none_of_their_own() -> None:
+    d = Driver([job(every_s=3600, overlap=Overlap.REPLACE)]).lead()
+    asked = [DueRow(SlotKey("beat", at(n), "c"), 0, Origin.MANUAL, at(0)) for n in (-2, -1)]
+    d.node._dispatch.order(asked)
+    d.step()
+    take = d.asked(m.Take)
+    assert slots(take) == [-2]
+    d.grant(take)
+    run = d.asked(m.Prepare).run
+    d.step(m.Prepared(run.run_id))
+    assert not d.all(m.Kill)
+    d.land(run)
+    assert slots(d.asked(m.Take)) == [-1]
+
+
+def test_a_backfilled_run_is_replaced_by_a_slot_of_the_schedule_and_by_another_order() -> None:
+    for newer in ("", "other"):
+        d = Driver([job(every_s=3600, overlap=Overlap.REPLACE)]).lead()
+        d.node._dispatch.order([DueRow(SlotKey("beat", at(-2), "c"), 0, Origin.MANUAL, at(0))])
+        d.step()
+        (run,) = start(d, d.asked(m.Take))
+        assert not d.all(m.Kill)
+        d.node._dispatch.order([DueRow(SlotKey("beat", at(-1), newer), 0, Origin.MANUAL, at(0))])
+        d.step()
+        assert d.asked(m.Kill).run_id == run.run_id
+
+
 # ------------------------------------------------------------------ a full node
+
+
+@pytest.mark.parametrize("when_full", WhenFull)
+def test_a_run_that_fills_the_node_is_replaced(when_full: WhenFull) -> None:
+    hung = job(overlap=Overlap.REPLACE, when_full=when_full)
+    d = Driver([hung], patient(pool=Pool(1, 10.0))).lead()
+    old = d.fly()
+    d.grant(next_slot(d))
+    assert d.asked(m.Kill).run_id == old.run_id
+    d.step(m.RunEnded(old.run_id, result("killed by SIGTERM")))
+    assert slots(d.asked(m.Take)) == [2]
+
+
+def test_a_run_is_replaced_though_another_job_waits_first_for_its_room() -> None:
+    jobs = [job("a", overlap=Overlap.REPLACE), job("b", every_s=HOUR)]
+    d = Driver(jobs, patient(pool=Pool(1, 10.0)))
+    old = d.lead().fly()
+    d.node._dispatch.order([due("b", 0, Origin.SCHEDULE)])
+    d.grant(next_slot(d))
+    assert d.asked(m.Kill).run_id == old.run_id
+    d.step(m.RunEnded(old.run_id, result("killed by SIGTERM")))
+    assert [claim.slot.job for claim in d.asked(m.Take).batch.claims] == ["b"]
+
+
+def test_a_full_node_wakes_for_the_jittered_slot_that_replaces_a_run() -> None:
+    hung = job(overlap=Overlap.REPLACE, every_s=2, jitter_s=1)
+    d = Driver([hung], patient(pool=Pool(1, 10.0)))
+    d.lead(rows=(due("beat", 0, Origin.SCHEDULE),))
+    (old,) = start(d, d.asked(m.Take))
+    d.renew()
+    d.after(2)
+    d.grant(d.asked(m.Take))
+    wake = d.node.wake_wall()
+    assert wake is not None
+    assert at(2) < wake < at(3)
+    d.renew()
+    d.after((wake - d.wall).total_seconds())
+    assert d.asked(m.Kill).run_id == old.run_id
 
 
 def test_a_full_node_skips_a_slot_whose_job_says_so() -> None:
