@@ -27,7 +27,7 @@ from cron_leader.ledger.views import Reader, Wanted
 
 YEARS_AHEAD = 5
 MOST_SLOTS = 20_000
-"""Of one job over a horizon; with more, only the first ones are compared."""
+"""Of one job over a horizon; one with more is compared up to that one."""
 
 _TICK = timedelta.resolution
 _YEAR = timedelta(days=365)
@@ -131,15 +131,24 @@ def _herds(config: Config, herd: Herd) -> list[Finding]:
 def _spreading(jobs: Sequence[Job], at: datetime) -> str:
     """What to write instead, in the first few of them."""
     written = (
-        f'"{job.name}": cron = "H {rest}"'
+        f'"{job.name}": cron = "{spread}"'
         for job in jobs
         for cron in _crons(job.schedule)
-        for minute, _, rest in [cron.expression.partition(" ")]
-        if minute.isdecimal() and cron.next_after(at - _TICK) == at
+        if cron.next_after(at - _TICK) == at and (spread := _spread(cron.expression))
     )
     if shown := list(islice(written, _SUGGESTED)):
         return f"spread them with H, as in {'; '.join(shown)}"
     return "spread them with H, or raise max_parallel"
+
+
+def _spread(expression: str) -> str | None:
+    """The same with H for its minute, and for its second if it has one; None if the minute is not
+    one number."""
+    *second, minute, hour, day, month, weekday = expression.split()
+    if not minute.isdecimal():
+        return None
+    second = ["H" if each.isdecimal() else each for each in second]
+    return " ".join([*second, "H", hour, day, month, weekday])
 
 
 # ------------------------------------------------------------------ overlaps
@@ -149,20 +158,28 @@ _OVERLAPPING = {
     Overlap.SKIP: "some will be skipped",
     Overlap.QUEUE: "they queue up",
     Overlap.REPLACE: "some will be ended early",
-    Overlap.ALLOW: "several will go at once",
+    Overlap.ALLOW: "some will be skipped",
 }
 
 
 def overlaps(config: Config, reader: Reader, now: datetime) -> list[Finding]:
-    """Jobs whose usual run lasts longer than the time between two slots. Raises as a Reader."""
+    """Jobs whose usual run lasts longer than the time between two slots, or so many as may go at
+    once. Raises as a Reader."""
     found = []
     for job in config.jobs:
-        interval = _shortest_interval(job.schedule, now)
+        places = _places(job)
+        interval = _shortest_interval(job.schedule, now) if places else None
         usual = _usual_s(reader, job.name) if interval else None
-        if interval and usual is not None and usual > interval.total_seconds():
+        if places and interval and usual and usual > places * interval.total_seconds():
             text = f"its runs last {usual:.1f}s (median), its slots come each {interval}"
+            text += f", {places} may go at once" if places > 1 else ""
             found.append(Finding(Lint.OVERLAP, job.name, f"{text}: {_OVERLAPPING[job.overlap]}"))
     return found
+
+
+def _places(job: Job) -> int | None:
+    """How many of its runs may go at once; None: any number, as it says itself."""
+    return job.max_parallel or (None if job.overlap is Overlap.ALLOW else 1)
 
 
 def _shortest_interval(schedule: Schedule, now: datetime) -> timedelta | None:
@@ -207,7 +224,7 @@ def changes(old: Config, new: Config, now: datetime, horizon: timedelta) -> list
     """The jobs whose slots in (now, now + horizon] differ, by name; a renamed one by its new name.
 
     Of a job in both, old slots that are gone and new ones are paired in order as moved; what is
-    left over is gained or lost. Only the first MOST_SLOTS of a job are compared.
+    left over is gained or lost. A job is compared as far as MOST_SLOTS of both reach.
     """
     renamed = {job.renamed_from: job.name for job in new.jobs}
     before = {renamed.get(job.name, job.name): job for job in old.jobs}
@@ -225,12 +242,22 @@ def _change(
 ) -> Change:
     if before and after and _fires_alike(before, after):
         return Change(name, (), (), ())
-    old, new = (
-        list(islice(_fires(job, *span), MOST_SLOTS)) if job else [] for job in (before, after)
+    old, new = _both_reach(
+        *(
+            list(islice(_fires(job, *span), MOST_SLOTS + 1)) if job else []
+            for job in (before, after)
+        )
     )
     lost, gained = sorted(set(old) - set(new)), sorted(set(new) - set(old))
     moved = tuple(zip(lost, gained, strict=False))
     return Change(name, tuple(gained[len(moved) :]), tuple(lost[len(moved) :]), moved)
+
+
+def _both_reach(old: list[datetime], new: list[datetime]) -> Iterator[list[datetime]]:
+    """The two up to where the first of them was cut off: beyond, the other would look alone."""
+    cut = min((slots[-1] for slots in (old, new) if len(slots) > MOST_SLOTS), default=None)
+    for slots in (old, new):
+        yield slots if cut is None else [at for at in slots if at < cut]
 
 
 def _fires_alike(before: Job, after: Job) -> bool:

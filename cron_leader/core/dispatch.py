@@ -284,8 +284,8 @@ class Dispatch:
     def _take_waiting(self, now: Now, sheet: _Sheet, *, least: int | None = None) -> None:
         """Those that may start; least: before new slots of this priority."""
         paced = now.boot_ns < self._paced_until_ns
-        for row in self._waiting.pop_replacing(now.wall, self._replaces, overdue=not paced):
-            self._take(row, now, sheet)
+        for newer in self._waiting.pop_replacing(now.wall, self._replaces, overdue=not paced):
+            self._take(newer, now, sheet)
         while not self._full():
             paced = now.boot_ns < self._paced_until_ns
             row = self._waiting.pop(now.wall, self._is_free, overdue=not paced, least=least)

@@ -77,6 +77,21 @@ def test_a_minute_with_more_slots_than_a_node_runs_is_found_and_a_hash_is_propos
     assert herd.text.endswith("spread them with H, or raise max_parallel")
 
 
+@pytest.mark.parametrize(
+    ("written", "proposed"),
+    [
+        ("0 0 9 * * *", "H H 9 * * *"),
+        ("*/30 0 9 * * *", "*/30 H 9 * * *"),
+        ("0  9\t* * mon-fri", "H 9 * * mon-fri"),
+    ],
+)
+def test_the_proposed_hash_is_of_the_minute(folder: Path, written: str, proposed: str) -> None:
+    (herd,) = found(config_of(*[{"cron": written}] * 5, max_parallel=4))
+    assert f'"job-0": cron = "{proposed}"; ' in herd.text
+    spread, crowd = (config_of(*[{"cron": cron}] * 50) for cron in (proposed, written))
+    assert herd_of(spread.jobs, NOW).most < herd_of(crowd.jobs, NOW).most / 5
+
+
 def test_the_proposed_hash_takes_the_herd_apart(folder: Path) -> None:
     crowd = config_of(*[{"cron": "H 9 * * *"}] * 50, max_parallel=4)
     assert herd_of(config_of(*[{"cron": "0 9 * * *"}] * 50).jobs, NOW).most == 50
@@ -132,6 +147,12 @@ def test_a_job_whose_runs_usually_last_longer_than_its_interval_is_found(folder:
     (finding,) = lint.overlaps(config, reader, NOW)
     assert (finding.job, finding.kind) == ("job-0", "overlap")
     assert "last 90.0s (median), its slots come each 0:01:00" in finding.text
+    minutely = {"every": "1m", "overlap": "queue"}
+    assert lint.overlaps(config_of(minutely | {"max_parallel": 2}), reader, NOW) == []
+    assert lint.overlaps(config_of(minutely | {"overlap": "allow"}), reader, NOW) == []
+    half = minutely | {"every": "30s", "max_parallel": 2}
+    (finding,) = lint.overlaps(config_of(half), reader, NOW)
+    assert finding.text.endswith("slots come each 0:00:30, 2 may go at once: they queue up")
     reader.history.return_value = ()
     assert lint.overlaps(config, reader, NOW) == []
 
@@ -146,6 +167,24 @@ def test_slots_that_are_gained_lost_and_moved_are_told_apart(folder: Path) -> No
     assert moved == lint.Change("job-0", (), (), ((nine, nine + timedelta(hours=1)),))
     assert (lost.job, len(lost.lost), lost.gained, lost.moved) == ("job-1", 2, (), ())
     assert (gained.job, len(gained.gained), gained.lost) == ("job-3", 3, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gained", "lost"),
+    [("1s", "2s", 0, 50), ("2s", "1s", 50, 0), ("1s", "1h", 0, 100)],
+)
+def test_jobs_with_many_slots_are_compared_as_far_as_both_are_known(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    after: str,
+    gained: int,
+    lost: int,
+) -> None:
+    monkeypatch.setattr(lint, "MOST_SLOTS", 100)
+    old, new = config_of({"every": before}), config_of({"every": after})
+    (change,) = lint.changes(old, new, NOW, timedelta(days=1))
+    assert (len(change.gained), len(change.lost), change.moved) == (gained, lost, ())
 
 
 def test_a_renamed_job_is_compared_with_what_it_was(folder: Path) -> None:
