@@ -88,6 +88,10 @@ class Bucket:
         self._left -= 1
         return True
 
+    def give_back(self) -> None:
+        """What was taken is not used."""
+        self._left += 1
+
     def told(self) -> int:
         """How many were suppressed since the last one that was sent."""
         count, self.suppressed = self.suppressed, 0
@@ -112,6 +116,7 @@ class Notices:
         self._buckets = {rule: Bucket(rule.at_most, clock.boot_ns()) for rule in rules}
         self._waiting: deque[Notice] = deque(maxlen=MOST_WAITING)
         self._more = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._failing: set[str] = set()
         self._long: dict[tuple[object, ...], list[asyncio.TimerHandle]] = {}
 
@@ -207,8 +212,12 @@ class Notices:
 
     async def _send(self, notice: Notice) -> None:
         bucket = self._buckets[notice.rule]
-        if not bucket.take(self._clock.boot_ns()) or not await self._take(notice.key):
-            return
+        async with self._turn:  # or one that is not ours would hold the place of one that is
+            if not bucket.take(self._clock.boot_ns()):
+                return
+            if not await self._take(notice.key):
+                bucket.give_back()
+                return
         facts = {**notice.facts, "suppressed": bucket.told()}
         error = await _deliver(notice.rule, facts)
         event = "notice.sent" if error is None else "notice.failed"
