@@ -17,7 +17,7 @@ VOCABULARY = frozenset(
         "watch.opened", "watch.broken", "watch.compacted",
         "term.campaigning", "term.elected", "term.raised", "term.ended",
         "gate.opened", "gate.closed",
-        "slot.missed", "slot.skipped",
+        "slot.missed", "slot.skipped", "slot.failed",
         "run.started", "run.not_started", "run.finished",
         "ledger.refused", "ledger.uncertain", "ledger.unreachable", "ledger.back",
         "ledger.went_back", "ledger.failed_over",

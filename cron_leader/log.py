@@ -23,6 +23,7 @@ _WARNINGS = frozenset(
     {
         "lease.lost", "watch.broken", "watch.compacted", "slot.missed", "ledger.uncertain",
         "config.drifted", "clock.stepped", "supervisor.killed", "run.not_started",
+        "slot.failed",
     }
 )  # fmt: skip
 _ERRORS = frozenset({"ledger.refused", "ledger.unreachable", "etcd.unreachable"})
@@ -95,6 +96,7 @@ _TEXTS: Mapping[str, str] = {
     "run.finished": "{job} {outcome}",
     "slot.missed": "{job} missed: {reason}",
     "slot.skipped": "{job} skipped: {reason}",
+    "slot.failed": "{job} failed, and is not tried again: {reason}",
     "config.drifted": "other nodes are configured otherwise",
     "ledger.refused": "refused by the fence: {what}",
     "ledger.uncertain": "unknown whether the ledger has it: {what}",

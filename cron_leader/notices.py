@@ -133,6 +133,8 @@ class Notices:
                 self._finished(line)
             case "slot.missed":
                 self._tell(On.MISSED, line)
+            case "slot.failed":
+                self._failed({**line, "outcome": State.FAILED})
             case _:
                 pass
 
@@ -151,11 +153,14 @@ class Notices:
         if "retry_at" in line:
             return
         if outcome in FAILURES:
-            self._failing.add(job)
-            self._tell(On.FAILURE, line)
+            self._failed(line)
         elif outcome == State.SUCCEEDED and job in self._failing:
             self._failing.discard(job)
             self._tell(On.RECOVERY, line)
+
+    def _failed(self, line: Facts) -> None:
+        self._failing.add(line["job"])
+        self._tell(On.FAILURE, line)
 
     def _tell(self, on: On, line: Facts) -> None:
         for rule in self._rules:

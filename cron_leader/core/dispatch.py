@@ -321,7 +321,7 @@ class Dispatch:
             self._park(job, row, sheet)
 
     def _settle(self, row: DueRow, state: State, reason: Reason, sheet: _Sheet) -> None:
-        """End a waiting row without a run; the next one of its job may have its turn."""
+        """End a waiting row: no run of it comes, and the next of its job may have its turn."""
         self._waiting.release(row)
         sheet.end(row, state, reason)
         self._waiting.unpark(row.slot.job)
@@ -417,8 +417,14 @@ class Dispatch:
             self._out.append(_missed(gap))
         for claim in batch.claims:
             if claim.run_id in answer.paused:
-                self._out.append(_ended(Entry(claim.slot, State.SKIPPED, Reason.PAUSED)))
+                self._paused(claim)
             self._claimed(claim.run_id, answer.attempts.get(claim.run_id), now, deadline_ns)
+
+    def _paused(self, claim: Claim) -> None:
+        flight = self.flights.get(claim.run_id)
+        tried = flight is not None and flight.run.tries > 1
+        state = State.FAILED if tried else State.SKIPPED
+        self._out.append(_ended(Entry(claim.slot, state, Reason.PAUSED, seen=claim.seen)))
 
     def _recorded(self, entry: Entry) -> None:
         if entry.state is State.DUE:
@@ -671,7 +677,9 @@ class _Sheet:
         self.gaps: list[Gap] = []
 
     def end(self, row: DueRow, state: State, reason: Reason) -> None:
-        """Settle a waiting row without a run."""
+        """Settle a waiting row. One that has been tried was neither missed nor skipped: it has
+        failed, and is not tried again."""
+        state = State.FAILED if row.tries else state
         self.entries.append(
             Entry(row.slot, state, reason, row.origin, row.next_at, seen=row.attempt)
         )
@@ -766,11 +774,12 @@ def _how(finish: Finish) -> dict[str, object]:
 
 
 def _ended(entry: Entry) -> Emit:
-    event = "slot.missed" if entry.state is State.MISSED else "slot.skipped"
+    """The event of a slot that ends without a run, or another."""
     slot = entry.slot
-    return Emit(
-        event, {"job": slot.job, "scheduled_for": slot.scheduled_for, "reason": entry.reason}
-    )
+    about: dict[str, object] = {"job": slot.job, "scheduled_for": slot.scheduled_for}
+    if entry.state is State.FAILED:
+        about["attempt"] = entry.seen
+    return Emit(f"slot.{entry.state}", about | {"reason": entry.reason})
 
 
 def _missed(gap: Gap) -> Emit:
@@ -781,7 +790,7 @@ def _missed(gap: Gap) -> Emit:
         "slots": gap.slots,
         "reason": gap.reason,
     }
-    return Emit("slot.missed" if gap.state is State.MISSED else "slot.skipped", fields)
+    return Emit(f"slot.{gap.state}", fields)
 
 
 def _ms(delta: timedelta) -> float:

@@ -38,7 +38,8 @@ UNFINISHED = frozenset({State.DUE, State.RUNNING, State.RETRYING})
 
 
 class Reason(StrEnum):
-    """Why a slot is skipped, missed, abandoned or cancelled; other states carry none."""
+    """Why a slot is skipped, missed, abandoned or cancelled, or failed without the next try that it
+    had; other ends carry none."""
 
     OVERLAP = "overlap"
     BLACKOUT = "blackout"
@@ -600,7 +601,7 @@ class Refused:
 class Taken:
     """Answer to a Batch: run_id -> attempt for every claim won; a run_id not there was not won.
 
-    paused: claims whose slot is `skipped`, its job being paused.
+    paused: claims whose slot is over, its job being paused: `skipped`, or `failed` if it was tried.
     """
 
     attempts: Mapping[str, int]

@@ -356,7 +356,12 @@ FROM batch AS b WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: pause_waiting (job, scheduled_for, command_id, seen)
-UPDATE cron_leader_slot AS s SET state = 'skipped', reason = 'paused', finished_at = :now
+-- One that has been tried has failed.
+UPDATE cron_leader_slot AS s SET reason = 'paused', finished_at = :now,
+    state = CASE WHEN s.attempt > (
+        SELECT count(*) FROM cron_leader_attempt AS a
+        WHERE a.job = s.job AND a.scheduled_for = s.scheduled_for AND a.command_id = s.command_id
+            AND a.state = 'cancelled' AND a.error = :put_back) THEN 'failed' ELSE 'skipped' END
 FROM batch AS b JOIN cron_leader_job AS j ON j.job = b.job
 WHERE s.job = b.job AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
     AND s.fence = :fence AND s.state IN ('due', 'retrying') AND s.attempt = b.seen
@@ -381,12 +386,12 @@ WHERE s.run_id = b.run_id AND s.state = 'running'
 ON CONFLICT DO NOTHING
 
 -- name: claims_won (job, scheduled_for, command_id, run_id)
--- And those that a pause has skipped.
+-- And those that a pause has ended.
 SELECT b.run_id, s.attempt, s.state
 FROM batch AS b JOIN cron_leader_slot AS s ON s.job = b.job
     AND s.scheduled_for = b.scheduled_for AND s.command_id = b.command_id
 WHERE s.run_id = b.run_id AND s.state = 'running'
-    OR s.state = 'skipped' AND s.reason = 'paused' AND s.finished_at = :now
+    OR s.state IN ('skipped', 'failed') AND s.reason = 'paused' AND s.finished_at = :now
 
 -- ------------------------------------------------------------------ the end of a run
 

@@ -211,7 +211,8 @@ def _claims(of_term: Params, claims: Sequence[Claim]) -> Iterable[Step]:
     waiting = [(*_slot(c.slot), c.seen, c.run_id) for c in claims if c.seen is not None]
     yield from _batch("pause_new", of_term, (row[:-1] for row in new))
     yield from _batch("claim_new", of_term, new)
-    yield from _batch("pause_waiting", of_term, (row[:-1] for row in waiting))
+    not_a_try = {**of_term, "put_back": PUT_BACK}
+    yield from _batch("pause_waiting", not_a_try, (row[:-1] for row in waiting))
     yield from _batch("claim_waiting", of_term, waiting)
     yield from _batch("new_attempts", of_term, (_run(claim) for claim in claims))
 

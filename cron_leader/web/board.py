@@ -28,6 +28,7 @@ LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.TIMED_OUT, State.CANCELLED, State.ABANDONED)
 WRITES = ("raise", "settle", "claim", "finish", "put_back", "heartbeat", "command", "close_term")
 SKIPPED = (Reason.OVERLAP, Reason.BLACKOUT, Reason.PAUSED, Reason.LIMIT, Reason.NO_HANDLER)
+FAILED = (Reason.LATE, Reason.OVERLAP, Reason.PAUSED, Reason.NO_HANDLER)
 MISSED = (Reason.NO_LEADER, Reason.COALESCED, Reason.LATE, Reason.LIMIT, Reason.ROLLBACK)
 
 Counts = Mapping[tuple[str, ...], float]
@@ -56,6 +57,7 @@ class Facts:
     runs: Counts
     missed: Counts
     skipped: Counts
+    failed: Counts
     lateness: tuple[int, ...]
     lateness_sum_s: float
 
@@ -73,6 +75,7 @@ class Board:
         self._runs = _zeros((job, outcome) for job in self._jobs for outcome in OUTCOMES)
         self._missed = _zeros((reason,) for reason in MISSED)
         self._skipped = _zeros((reason,) for reason in SKIPPED)
+        self._failed = _zeros((reason,) for reason in FAILED)
         self._elected = 0
         self._late = [0] * (len(LATENESS_S) + 1)
         self._late_sum_s = 0.0
@@ -94,6 +97,8 @@ class Board:
                 self._missed[_label(line, "reason")] += int(line.get("slots", 1))
             case "slot.skipped":
                 self._skipped[_label(line, "reason")] += 1
+            case "slot.failed":
+                self._failed[_label(line, "reason")] += 1
             case "ledger.refused":
                 self._refused[_label(line, "what")] += 1
             case "ledger.uncertain":
@@ -183,6 +188,7 @@ class Board:
             runs=dict(self._runs),
             missed=dict(self._missed),
             skipped=dict(self._skipped),
+            failed=dict(self._failed),
             lateness=tuple(accumulate(self._late)),
             lateness_sum_s=self._late_sum_s,
         )

@@ -83,6 +83,12 @@ def _work(f: Facts) -> Iterator[Metric]:
     yield _counts("slots_missed", "Slots recorded as missed, by reason.", f.missed, "reason")
     yield _counts("slots_skipped", "Slots recorded as skipped, by reason.", f.skipped, "reason")
     yield _counts(
+        "slots_failed",
+        "Slots that had been tried and lost their next try, by reason.",
+        f.failed,
+        "reason",
+    )
+    yield _counts(
         "writes_refused", "Late writes that a newer fence refused, by kind.", f.refused, "what"
     )
     yield _counts(

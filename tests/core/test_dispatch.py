@@ -604,6 +604,38 @@ def test_a_waiting_row_past_start_within_is_missed() -> None:
     assert d.told("slot.missed")["job"] == "a"
 
 
+def test_a_retry_past_start_within_leaves_its_slot_failed_and_says_so() -> None:
+    """It was tried: it is not missed, and a backfill is not to run it again."""
+    late = job(every_s=3600, start_within_s=30.0)
+    d = Driver([late]).lead(rows=(due("beat", -60, attempt=2),))
+    take = d.asked(m.Take)
+    assert states(take) == [(-60, "failed", "late")]
+    d.grant(take)
+    assert d.told("slot.failed") == {
+        "job": "beat",
+        "scheduled_for": at(-60),
+        "attempt": 2,
+        "reason": Reason.LATE,
+    }
+
+
+def test_a_put_back_is_no_try_of_a_slot_that_comes_too_late() -> None:
+    late = job(every_s=3600, start_within_s=30.0)
+    row = replace(due("beat", -60, attempt=1), put_backs=1)
+    assert states(Driver([late]).lead(rows=(row,)).asked(m.Take)) == [(-60, "missed", "late")]
+
+
+@pytest.mark.parametrize(("attempt", "event"), [(0, "slot.skipped"), (1, "slot.failed")])
+def test_what_a_pause_ends_in_the_claim_has_failed_if_it_was_tried(
+    attempt: int, event: str
+) -> None:
+    d = Driver([job(every_s=3600)]).lead(rows=(due("beat", 0, attempt=attempt),))
+    take = d.asked(m.Take)
+    (claim,) = take.batch.claims
+    d.step(m.BatchAnswered(d.nonce, take.batch, Taken({}, frozenset({claim.run_id}))))
+    assert d.told(event)["reason"] == Reason.PAUSED
+
+
 def test_a_gate_shut_for_a_while_makes_older_slots_missed_and_the_newest_run() -> None:
     d = Driver().lead()
     d.step(m.WatchBroken(d.nonce, "silent"))

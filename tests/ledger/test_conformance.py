@@ -323,6 +323,20 @@ async def test_a_paused_job_is_skipped_inside_the_claim(lab: Lab, seen: int | No
     assert await leader.take(later, now=at(3600)) == Taken({"run-2": 1})
 
 
+async def test_a_slot_that_a_pause_keeps_from_its_next_try_has_failed(lab: Lab) -> None:
+    leader = await lab.leader(past=settlement())
+    first = Claim(slot(), "run-1")
+    await leader.take(first)
+    await leader.finish(first, state=State.RETRYING, attempt_state=State.FAILED, next_at=at(3))
+    lab.sql("UPDATE cron_leader_job SET paused_until = '2026-03-01T13:00:00.000000Z'")
+    for _ in range(2):
+        again = await leader.take(Claim(slot(), "run-2", 1), now=at(4))
+        assert again == Taken({}, frozenset({"run-2"}))
+    row = lab.slot(slot())
+    assert row is not None
+    assert (row.state, row.reason, row.attempt) == ("failed", "paused", 1)
+
+
 # ------------------------------------------------------------------ the end of a run
 
 

@@ -77,7 +77,10 @@ def test_missed_and_skipped_slots_are_counted_by_reason_and_a_stretch_by_its_slo
     scene.hear("slot.missed", job="beat", reason="late")
     scene.hear("slot.missed", job="beat", reason="coalesced", slots=20)
     scene.hear("slot.skipped", job="beat", reason="overlap")
+    scene.hear("slot.failed", job="beat", reason="late", attempt=1)
     said = scene.numbers
+    assert said["slots_failed_total{reason=late}"] == 1
+    assert said["slots_failed_total{reason=paused}"] == 0
     assert said["slots_missed_total{reason=late}"] == 1
     assert said["slots_missed_total{reason=coalesced}"] == 20
     assert said["slots_skipped_total{reason=overlap}"] == 1

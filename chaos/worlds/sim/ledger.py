@@ -321,7 +321,8 @@ class ModelLedger:
             self.slots[slot].paused_at = now
         elif row is not None and row.attempt == claim.seen and _waits(row, fence):
             row.paused_at = now
-            self._end(row, State.SKIPPED, Reason.PAUSED)
+            tried = row.attempt > row.put_backs
+            self._end(row, State.FAILED if tried else State.SKIPPED, Reason.PAUSED)
         return True
 
     def _is_paused(self, slot: SlotKey, now: datetime) -> bool:
