@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cron_leader.config import (
     load,
     merge_jobs,
 )
+from cron_leader.config.blackouts import _public_holidays
 from cron_leader.config.units import parse_duration, parse_rate, show_duration
 from cron_leader.core.model import (
     Catchup,
@@ -570,6 +572,32 @@ def test_a_year_of_which_not_all_holidays_are_known_is_no_warning() -> None:
     (job,) = read(JOB + DAILY + RUNS + 'blackout = { holidays = "IN" }').jobs
     assert job.blackout is not None
     assert job.blackout.until(datetime(2060, 1, 26, 12, tzinfo=UTC)) is not None
+
+
+@pytest.mark.parametrize(
+    ("region", "day", "free"),
+    [
+        ('region = "BY"', date(2026, 6, 4), True),  # Corpus Christi
+        ('region = "BE"', date(2026, 6, 4), False),
+        ("", date(2026, 6, 4), False),
+        ('region = "BY"', date(2026, 10, 3), True),  # of the whole country
+    ],
+)
+def test_a_region_has_its_own_holidays_beside_the_countrys(
+    region: str, day: date, free: bool
+) -> None:
+    window = f'holidays = "DE", timezone = "Europe/Berlin"{", " if region else ""}{region}'
+    (job,) = read(f"{JOB}{DAILY}{RUNS}blackout = {{ {window} }}").jobs
+    noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+    assert job.blackout is not None
+    assert (job.blackout.until(noon) is not None) == free
+
+
+def test_holidays_without_the_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    _public_holidays.cache_clear()
+    with pytest.raises(ConfigError, match=r'is not installed: pip install "cron-leader\[holidays'):
+        read(JOB + DAILY + RUNS + 'blackout = { holidays = "DE" }')
 
 
 def test_a_job_of_code_uses_the_blackouts_of_the_file() -> None:

@@ -137,6 +137,31 @@ async def test_a_pause_ends_by_itself(tmp_path: Path, etcd: EmbeddedEtcd) -> Non
         await place.says("run.finished", since=skipped.at)
 
 
+async def test_a_pause_goes_on_with_the_next_leader_until_its_time_and_the_beat_keeps_its_phase(
+    tmp_path: Path, etcd: EmbeddedEtcd
+) -> None:
+    async with town(tmp_path, etcd.endpoint, jobs=BEATS) as place:
+        await place.lead("a")
+        await place.follow("b")
+        await place.says("run.finished", since=now(), node="a")
+        await done(place, Pause("p", "beat", 1))
+        with open_reader(place.ledger) as reader:
+            (job,) = reader.jobs()
+        assert job.paused_from is not None
+        assert job.paused_until is not None
+        place.fleet.kill_daemon("a")
+        await until(
+            "b's runs", lambda: ("b", "succeeded") in {(s.node, s.state) for s in place.slots()}
+        )
+        slots = place.slots()
+        within = [s for s in slots if job.paused_from <= s.scheduled_for < job.paused_until]
+        assert {s.state for s in within} == {"skipped"}
+        reasons = {s.reason for s in within}
+        assert "paused" in reasons <= {"paused", "overlap"}
+        phases = {s.scheduled_for.microsecond % 200_000 for s in slots}
+        assert phases == {0}
+
+
 async def test_a_backfill_goes_on_with_the_next_leader_and_runs_each_slot_once(
     tmp_path: Path, etcd: EmbeddedEtcd
 ) -> None:
