@@ -251,7 +251,7 @@ class Bounded:
             object.__setattr__(self, name, at and _utc(at, name))
         if self.start and self.end and self.start >= self.end:
             raise ScheduleError("end must be later than start")
-        if self.next_after(datetime.min.replace(tzinfo=UTC)) is None:
+        if self._is_empty():
             raise ScheduleError("never fires: there is no slot from start to end")
 
     @property
@@ -276,6 +276,12 @@ class Bounded:
         if self.end:
             upto = min(upto, self.end - _TICK)
         return self.schedule.count(after, upto) if after < upto else 0
+
+    def _is_empty(self) -> bool:
+        # Asked at a bound: at the calendar's ends a zone's clock may show no time.
+        if self.end:
+            return self.prev_before(self.end) is None
+        return self.start is not None and self.next_after(self.start - _TICK) is None
 
 
 def clock_changes(zone: str, after: datetime, upto: datetime) -> tuple[datetime, ...]:

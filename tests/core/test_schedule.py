@@ -328,6 +328,13 @@ def test_bounds_that_leave_nothing_are_refused(start: str, end: str, why: str) -
         Bounded(parse_cron("@hourly"), utc(start), utc(end))
 
 
+@pytest.mark.parametrize("zone", ["America/Sao_Paulo", "UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("expression", ["30 2 * * *", "*/5 * * * *"])
+def test_a_schedule_may_only_end_wherever_its_clock_is(expression: str, zone: str) -> None:
+    endless, end = parse_cron(expression, zone), utc("2027-01-01T00:00Z")
+    assert Bounded(endless, end=end).prev_before(end) == endless.prev_before(end)
+
+
 def check_against(
     schedule: Cron,
     runs: list[datetime],
