@@ -349,7 +349,13 @@ def _work(rule: NotifyConfig, facts: Facts) -> tuple[list[str], str]:
     if rule.webhook is None:
         return list(rule.command), whole
     body = whole if rule.body is None else filled(rule.body, facts)
-    asked = {"url": rule.webhook, "body": body, "timeout_s": SEND_S / 2}
+    asked = {
+        "url": rule.webhook,
+        "headers": rule.headers,
+        "header_files": rule.header_files,
+        "body": body,
+        "timeout_s": SEND_S / 2,
+    }
     return [sys.executable, "-S", "-E", _WEBHOOK], json.dumps(asked)
 
 

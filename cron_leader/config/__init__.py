@@ -131,8 +131,9 @@ class Quota:
 @dataclass(frozen=True, slots=True)
 class NotifyConfig:
     """Whom to tell of what. jobs: names, or patterns with `*`; empty: all. Either webhook (a URL,
-    perhaps a secret) or command, which runs in cwd. body: the template of a webhook's JSON, None:
-    all that is known. long_after_s: how long a run may take before it is told.
+    perhaps a secret) or command, which runs in cwd. headers: of the webhook's request, and
+    header_files: those whose value is a file's first line. body: the template of a webhook's JSON,
+    None: all that is known. long_after_s: how long a run may take before it is told.
     """
 
     on: frozenset[On]
@@ -143,6 +144,8 @@ class NotifyConfig:
     at_most: Quota
     long_after_s: float | None
     cwd: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    header_files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

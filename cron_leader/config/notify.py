@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cron_leader.config import NotifyConfig, On, Quota, schema
+from cron_leader.config import NotifyConfig, On, Quota, request, schema
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
 from cron_leader.config.units import NS_PER_S
@@ -43,9 +43,10 @@ def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[NotifyConfig, ..
 
         if not wrong:
             _check(values, report)
+        made = None if wrong else _notify(values, base, report)
         problems += wrong
-        if not wrong:
-            built.append(_notify(values, base))
+        if made is not None and not wrong:
+            built.append(made)
     return tuple(built), problems
 
 
@@ -56,6 +57,8 @@ def _check(values: Mapping[str, Any], report: Report) -> None:
         report("webhook", "must be an http:// or https:// URL")
     if "body" in values and "webhook" not in values:
         report("body", "is for webhooks; a command reads JSON on its standard input")
+    if "headers" in values and "webhook" not in values:
+        report("headers", "go with a webhook; leave them out")
     for word in _WORD.findall(values.get("body", "")):
         if word not in WORDS:
             report("body", f"{{{word}}} is not known; known here: {', '.join(sorted(WORDS))}")
@@ -73,7 +76,8 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _notify(values: Mapping[str, Any], base: Path) -> NotifyConfig:
+def _notify(values: Mapping[str, Any], base: Path, report: Report) -> NotifyConfig:
+    headers, header_files = request.headers_of(values, base, report)
     count, unit = values.get("at_most", "30/m").split("/")
     after = values.get("long_after")
     return NotifyConfig(
@@ -85,4 +89,6 @@ def _notify(values: Mapping[str, Any], base: Path) -> NotifyConfig:
         at_most=Quota(int(count), float(_PER_S[unit])),
         long_after_s=None if after is None else after / NS_PER_S,
         cwd=str(base),
+        headers=headers,
+        header_files=header_files,
     )

@@ -71,7 +71,7 @@ class Source:
                 if not isinstance(name, str) or not name:
                     return f"[[job]] number {index + 1}"
                 return f"[[job]] {_cut(json.dumps(name, ensure_ascii=False), _LONGEST)}"
-            case ("notify" | "group" | "blackout" as name, int(index)):
+            case (str(name), int(index)):
                 return f"[[{name}]] number {index + 1}"
             case (str(name),):
                 return f"[{name}]"
@@ -86,7 +86,7 @@ def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:
         if _is_array(value):
             return (), f"[[{name}]]"
         return (path, "") if isinstance(value, Mapping) else ((), name)
-    size = 2 if path[0] in {"job", "notify", "group", "blackout"} else 1
+    size = 2 if isinstance(path[1], int) else 1
     return path[:size], ".".join(str(part) for part in path[size:] if isinstance(part, str))
 
 

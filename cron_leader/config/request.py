@@ -26,6 +26,7 @@ _OURS = frozenset(
 )
 
 Report = Callable[[str, str], None]
+Headers = tuple[tuple[str, str], ...]
 
 
 def headers(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,6 +52,15 @@ def headers(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return table
 
 
+def headers_of(values: Mapping[str, Any], base: Path, report: Report) -> tuple[Headers, Headers]:
+    """By name: their texts, and the files of the others."""
+    given = values.get("headers", {})
+    files = {name: value["file"] for name, value in given.items() if not isinstance(value, str)}
+    texts = tuple((name, text) for name, text in given.items() if name not in files)
+    at = partial(report, "headers")
+    return texts, tuple((name, readable(file, base, at)) for name, file in files.items())
+
+
 def check(values: Mapping[str, Any], report: Report) -> None:
     """What stands in a job that has no url, but goes with one."""
     if "url" not in values:
@@ -69,15 +79,12 @@ def read(values: Mapping[str, Any], base: Path, report: Report) -> HttpSpec | No
     if body is not None and method in _WITHOUT_BODY:
         report("body", f"a {method} has none; leave it out, or write another method")
     _check_tls(values, report)
-    given = values.get("headers", {})
-    files = {name: value["file"] for name, value in given.items() if not isinstance(value, str)}
+    texts, files = headers_of(values, base, report)
     return HttpSpec(
         url=url,
         method=method,
-        headers=tuple((name, text) for name, text in given.items() if name not in files),
-        header_files=tuple(
-            (name, readable(file, base, partial(report, "headers"))) for name, file in files.items()
-        ),
+        headers=texts,
+        header_files=files,
         body=body,
         expected_status=tuple(values.get("expected_status", ())),
         follow_redirects=values.get("follow_redirects", False),

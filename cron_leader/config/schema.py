@@ -243,10 +243,15 @@ SECTIONS: Mapping[str, Mapping[str, Schema]] = {
     "http": {"listen": _TEXT, "token_file": _TEXT},
 }
 
+_HEADERS = cs.no_info_after_validator_function(
+    request.headers, cs.dict_schema(cs.str_schema(strict=True), cs.any_schema(), strict=True)
+)
+
 NOTIFY: Mapping[str, Schema] = {
     "on": _texts(_one_of("failure", "recovery", "missed", "long")),
     "jobs": _texts(_TEXT),
     "webhook": _TEXT,
+    "headers": _HEADERS,
     "command": _texts(_after(_no_nul)),
     "body": _TEXT,
     "at_most": _TEXT,
@@ -282,9 +287,7 @@ JOB: Mapping[str, Schema] = {
     "python": _FUNCTION,
     "url": _TEXT,
     "method": _one_of(*request.METHODS),
-    "headers": cs.no_info_after_validator_function(
-        request.headers, cs.dict_schema(cs.str_schema(strict=True), cs.any_schema(), strict=True)
-    ),
+    "headers": _HEADERS,
     "body": _TEXT,
     "expected_status": _texts(_whole(200, 599)),
     "follow_redirects": cs.bool_schema(strict=True),

@@ -126,7 +126,11 @@ def interpolate(
             case str():
                 return _fill(value, path, environ, problems)
             case list():
-                return [fill(item, path) for item in value]
+                tables = [
+                    (*path, n) if isinstance(item, Mapping) else path
+                    for n, item in enumerate(value)
+                ]
+                return [fill(item, at) for item, at in zip(value, tables, strict=True)]
             case Mapping():
                 return {key: fill(item, (*path, key)) for key, item in value.items()}
             case _:

@@ -61,7 +61,10 @@ def test_every_key_is_taken(folder: Path) -> None:
         ('command = ["x"]\nbody = "{}"', "body = \"{}\": is for webhooks"),
         ("command = []", "command"),
         ('webhook = "ftp://host/x"', "webhook: must be an http:// or https:// URL"),
-        ('webhook = "${NONE}"', "environment variable NONE is not set"),
+        ('webhook = "${NONE}"', "toml:2: [[notify]] number 1 webhook: environment"),
+        (f'{HOOK}\nheaders = {{ A = "${{NONE}}" }}', "[[notify]] number 1 headers.A: environment"),
+        (f'{HOOK}\nheaders = {{ Host = "x" }}', "headers: Host is set by cron-leader"),
+        ('command = ["x"]\nheaders = { A = "x" }', "headers: go with a webhook; leave them out"),
         (f"{HOOK}\nwebhok = 1", "unknown key; did you mean webhook?"),
     ],
 )  # fmt: skip

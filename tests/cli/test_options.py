@@ -174,6 +174,12 @@ NOTIFY = {
     "on": Sample('on = ["missed"]', 'on = ["fail"]', "did you mean failure?", HOOK),
     "jobs": Sample('jobs = ["a*"]', 'jobs = "a*"', "must be a list", HOOK),
     "webhook": Sample('webhook = "http://h/"', 'webhook = "h/"', "http:// or https://"),
+    "headers": Sample(
+        'headers = { A = { file = "file" } }',
+        'headers = { A = { file = "missing" } }',
+        "no such file",
+        HOOK,
+    ),
     "command": Sample('command = ["logger"]', "command = []", "must not be empty"),
     "body": Sample('body = "{job}"', 'body = "{jib}"', "{jib} is not known", HOOK),
     "at_most": Sample('at_most = "3/h"', 'at_most = "3"', "no such bound", HOOK),

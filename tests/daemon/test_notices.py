@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,14 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
         self.status, self.location = 204, ""
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.headers.append(dict(self.headers))
                 receiver.got.append(json.loads(body))
                 self.send_response(receiver.status)
                 if receiver.location:
@@ -217,6 +219,31 @@ async def test_a_webhook_is_taken_by_a_2xx_only(
     rule = rule_of(webhook=receiver.url, command=())
     assert await _deliver(rule, {"on": "failure", "job": "bad"}) == said
     assert receiver.told() == [("failure", "bad")]
+
+
+async def test_a_webhooks_headers_are_text_or_the_first_line_of_a_file(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("Bearer abc\nnot this\n")
+    rule = rule_of(
+        webhook=receiver.url,
+        command=(),
+        headers=(("x-team", "ops"), ("content-type", "application/cloudevents+json")),
+        header_files=(("Authorization", str(token)),),
+    )
+    assert await _deliver(rule, {}) is None
+    (got,) = receiver.headers
+    assert got["X-Team"] == "ops"
+    assert got["Content-Type"] == "application/cloudevents+json"
+    assert got["Authorization"] == "Bearer abc"
+    token.write_text("\n")
+    said = f"headers.Authorization: {token}: its first line must be printable ASCII"
+    assert await _deliver(rule, {}) == said
+    token.unlink()
+    said = f"headers.Authorization: {token}: No such file or directory"
+    assert await _deliver(rule, {}) == said
+    assert len(receiver.got) == 1
 
 
 async def test_a_redirect_is_not_followed(receiver: Receiver) -> None:

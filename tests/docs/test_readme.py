@@ -81,11 +81,15 @@ def test_a_block_that_is_not_run_names_only_what_exists(block: Block) -> None:
         assert not _wrong(words), f"{block}: {' '.join(words)}: {_wrong(words)}"
 
 
+_VARIABLES = ("PGPASSWORD", "HOOK_PATH", "ALERTS_TOKEN", "REPORTS_TOKEN")
+"""That pages take from the environment."""
+
+
 @pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
 def test_a_configuration_shown_loads(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "cron-leader.toml"
     path.write_text(block.text)
-    load(path, environ={"PGPASSWORD": "x", "HOOK_PATH": "x", "REPORTS_TOKEN": "x"})
+    load(path, environ=dict.fromkeys(_VARIABLES, "x"))
 
 
 NOT_OF_A_FUNCTION = {"command", "shell", "python", "url", "method", "headers", "body"} | {

@@ -269,6 +269,7 @@ def test_a_target_is_configured_by_name_and_its_secret_is_in_no_repr(tmp_path: P
         ('url = "sqlite:///a.db"', "name: is missing"),
         ('name = "a"\nurl = "mysql://db"', "unknown scheme"),
         ('name = "a"\nurl = "sqlite:///cron-leader.db"', "is the ledger's"),
+        ('name = "a"\nurl = "postgresql://${PW}@db/r"', "[[fence_target]] number 1 url = "),
         ('name = "A b"\nurl = "sqlite:///a.db"', "must be 1 to 63"),
         ('name = "a"\nurl = "sqlite:///a.db"\nurll = "x"', "did you mean url?"),
         (
