@@ -43,6 +43,9 @@ def read_schedule(values: Values, seed: str, report: Report) -> Schedule | None:
     if not kinds:
         report("", f"has no schedule; give one of {', '.join(KINDS)}, or several")
         return None
+    if "at" in kinds and not _listed(values["at"]):
+        report("at", "must not be empty; give a time, or leave it out")
+        return None
     for key, owner in _GOES_WITH.items():
         if owner not in kinds and values.get(key, "UTC") != "UTC":
             report(key, f"goes with {owner} only, not with {' and '.join(kinds)}; leave it out")

@@ -177,6 +177,10 @@ _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
 
+_USER = _matching(
+    r"[^\s:\x00-\x1f\x7f]+(:[^\s:\x00-\x1f\x7f]+)?", 'must be "user" or "user:group"'
+)
+
 _LEAST_MEMORY = 16 * 2**20
 """Below, not even an interpreter that is to start the job has room."""
 
@@ -298,7 +302,7 @@ JOB: Mapping[str, Schema] = {
         _env, cs.dict_schema(cs.str_schema(strict=True), _after(_no_nul), strict=True)
     ),
     "cwd": _TEXT,
-    "user": _matching(r"[^\s:]+(:[^\s:]+)?", 'must be "user" or "user:group"'),
+    "user": _USER,
     "umask": _after(_umask),
     "nice": _whole(-20, 19),
     "limits": _table(LIMITS),

@@ -133,6 +133,8 @@ BAD = {
         JOB + 'every = "5s"\nat = 2030-01-01T00:00:00Z\ntimezone = "Europe/Paris"\n' + RUNS,
         ["goes with cron only, not with every and at"],
     ),
+    "no time at all": (JOB + "at = []\n" + RUNS, [':3: [[job]] "digest" at = []: must not be empty']),
+    "no time beside others": (JOB + DAILY + "at = []\n" + RUNS, ["must not be empty; give a time"]),
     "one of several kinds": (JOB + DAILY + 'at = "soon"\n' + RUNS, ['at = "soon"', "its zone"]),
     "a blackout that nobody defined": (
         JOB + DAILY + RUNS + 'blackout = ["frieze"]\n[[blackout]]\nname = "freeze"\ndays = "mon"',
@@ -337,6 +339,7 @@ BAD = {
     "limit of processes": (JOB + DAILY + RUNS + "limits = { processes = 0 }", ["at least 1"]),
     "limit unknown": (JOB + DAILY + RUNS + 'limits = { mem = "1GiB" }', ["did you mean memory?"]),
     "inline command": (JOB + DAILY + RUNS + 'isolation = "inline"', ["is for python jobs"]),
+    "user that no system has": (JOB + DAILY + RUNS + 'user = "u\\u0000:g"', ['must be "user" or']),
     "env of a number": (JOB + DAILY + RUNS + "[job.env]\nA = 1", [":6:", "env.A", "in quotes"]),
     "reserved env": (JOB + DAILY + RUNS + 'env = { CRON_LEADER_X = "1" }', ["set by cron-leader"]),
     "job without name": ("[[job]]\n" + DAILY + RUNS, ["[[job]] number 1", "name: is missing"]),
