@@ -4,8 +4,10 @@ Blackout."""
 from __future__ import annotations
 
 import difflib
+import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any
@@ -15,7 +17,7 @@ from cron_leader.config.problems import Problem
 from cron_leader.config.schedules import is_near
 from cron_leader.core.blackout import After, Blackout, Freeze, Hours, Window
 from cron_leader.core.cron import read_cron
-from cron_leader.core.schedule import ScheduleError, parse_cron
+from cron_leader.core.schedule import ScheduleError, parse_cron, zone_named
 
 Values = Mapping[str, Any]
 Named = Mapping[str, Values | None]
@@ -31,6 +33,32 @@ _KINDS: Mapping[str, frozenset[str]] = {
 """The key that says what a window is, and the keys that may stand beside it."""
 
 
+class WindowError(Exception):
+    """What is wrong with a window. key: where in its table; empty: with the whole."""
+
+    def __init__(self, rule: str, key: str = "") -> None:
+        super().__init__(rule)
+        self.key = key
+
+    def beside(self, table: Values | str) -> str:
+        """The rule behind the key, and the value if it stands there as it was written."""
+        if not self.key or isinstance(table, str):
+            return str(self)
+        value = table.get(self.key)
+        written = isinstance(value, str | list | datetime | time)
+        shown = f" = {json.dumps(value, ensure_ascii=False, default=str)}" if written else ""
+        return f"{self.key}{shown}: {self}"
+
+
+@contextmanager
+def _about(key: str) -> Iterator[None]:
+    """What is found within is about that key."""
+    try:
+        yield
+    except ScheduleError as error:
+        raise WindowError(str(error), key) from None
+
+
 def read_named(tables: Any) -> tuple[Named, list[Problem]]:
     """The windows of [[blackout]] tables, and what is wrong with them."""
     found: dict[str, Values | None] = {}
@@ -42,21 +70,22 @@ def read_named(tables: Any) -> tuple[Named, list[Problem]]:
             rule = "another blackout has this name; a job may use several: rename one"
             wrong.append(Problem(("blackout", index, "name"), rule))
         window = {key: value for key, value in values.items() if key != "name"}
-        if not wrong and (rule := _wrong(window)):
-            wrong.append(Problem(("blackout", index), rule))
+        if not wrong and (error := _wrong(window)):
+            at = ("blackout", index, error.key) if error.key else ("blackout", index)
+            wrong.append(Problem(at, str(error)))
         if isinstance(name, str):
             found[name] = None if wrong else window
         problems += wrong
     return found, problems
 
 
-def _wrong(window: Values) -> str:
-    """What is wrong with a window, whoever uses it; empty if nothing is."""
+def _wrong(window: Values) -> WindowError | None:
+    """What is wrong with a window, whoever uses it; None if nothing is."""
     try:
         _window(window, "UTC")
-    except ScheduleError as error:
-        return str(error)
-    return ""
+    except WindowError as error:
+        return error
+    return None
 
 
 def read_blackout(
@@ -71,9 +100,9 @@ def read_blackout(
             table = _called(item, named) if isinstance(item, str) else item
             if table is not None:
                 windows.append(_window(table, values.get("timezone", "UTC")))
-        except ScheduleError as error:
+        except WindowError as error:
             place = f"number {number}: " if len(items) > 1 else ""
-            report("blackout", f"{place}{error}")
+            report("blackout", f"{place}{error.beside(item)}")
     return Blackout(tuple(windows)) if windows else None
 
 
@@ -83,16 +112,18 @@ def _called(name: str, named: Named) -> Values | None:
         return named[name]
     near = difflib.get_close_matches(name, named, n=1)
     cure = f"did you mean {near[0]}?" if near else "define it: [[blackout]], name and times"
-    raise ScheduleError(f'"{name}": no [[blackout]] has this name; {cure}')
+    raise WindowError(f'"{name}": no [[blackout]] has this name; {cure}')
 
 
 def _window(table: Values, job_zone: str) -> Window:
     kind = next((key for key in _KINDS if key in table), None)
     if kind is None:
-        raise ScheduleError("says no time; give from and to, or days, cron, or holidays")
+        raise WindowError("says no time; give from and to, or days, cron, or holidays")
     for key in sorted(table.keys() - {kind} - _KINDS[kind]):
-        raise ScheduleError(f"{key} does not go with {kind}; make it a window of its own")
+        raise WindowError(f"does not go with {kind}; make it a window of its own", key)
     zone = table.get("timezone", job_zone)
+    with _about("timezone"):
+        zone_named(zone)
     match kind:
         case "cron":
             return _after(table, zone)
@@ -104,26 +135,29 @@ def _window(table: Values, job_zone: str) -> Window:
 
 def _after(table: Values, zone: str) -> After:
     if "duration" not in table:
-        raise ScheduleError("cron needs a duration, how long the blackout lasts from each time on")
-    return After(parse_cron(table["cron"], zone), timedelta(microseconds=table["duration"] // 1000))
+        raise WindowError("cron needs a duration, how long the blackout lasts from each time on")
+    with _about("cron"):
+        starts = parse_cron(table["cron"], zone)
+    return After(starts, timedelta(microseconds=table["duration"] // 1000))
 
 
 def _from_to(table: Values, zone: str) -> Window:
     """Hours of some days or of each, or one freeze."""
     if ("from" in table) is not ("to" in table):
-        raise ScheduleError("from and to go together; give both")
+        raise WindowError("from and to go together; give both")
     ends = [_end(key, table[key]) for key in ("from", "to") if key in table]
     match ends:
         case [datetime() as start, datetime() as end] if "days" not in table:
-            return Freeze(start, end)
+            with _about("to"):
+                return Freeze(start, end)
         case []:
             return Hours(_days(table["days"]), zone=zone)
         case [time() as opens, time() as closes] if opens == closes:
-            raise ScheduleError("from and to are one time; leave both out for the whole day")
+            raise WindowError("from and to are one time; leave both out for the whole day")
         case [time() as opens, time() as closes]:
             return Hours(_days(table.get("days", "*")), opens, closes, zone)
         case _:
-            raise ScheduleError('with days, from and to are hours: "09:00"; else both are alike')
+            raise WindowError('with days, from and to are hours: "09:00"; else both are alike')
 
 
 def _end(key: str, value: object) -> datetime | time:
@@ -143,12 +177,13 @@ def _end(key: str, value: object) -> datetime | time:
             return found
         case _:
             wanted = '"09:00", or a time with its zone: "2026-12-20T00:00:00Z"'
-            raise ScheduleError(f"{key} = {str(value)!r}: must be a time of day: {wanted}")
+            raise WindowError(f"must be a time of day: {wanted}", key)
 
 
 def _days(given: Any) -> Callable[[date], bool]:
     text = given if isinstance(given, str) else ",".join(given)
-    return read_cron(f"0 0 * * {''.join(text.split())}").falls_on
+    with _about("days"):
+        return read_cron(f"0 0 * * {''.join(text.split())}").falls_on
 
 
 @lru_cache(maxsize=1024)
@@ -157,13 +192,13 @@ def _public_holidays(country: str, region: str | None) -> Callable[[date], bool]
     try:
         import holidays
     except ModuleNotFoundError:
-        raise ScheduleError(f"holidays: the library is not installed: {EXTRA}") from None
+        raise WindowError(f"the library is not installed: {EXTRA}", "holidays") from None
     known = holidays.list_supported_countries()
     if country not in known:
-        raise ScheduleError(f"holidays = {country!r}: no such country; write two letters, as 'DE'")
+        raise WindowError("no such country; write two letters, as 'DE'", "holidays")
     if region is not None and region not in known[country]:
         regions = ", ".join(known[country]) or "it has none"
-        raise ScheduleError(f"region {region!r} of {country}: unknown; known: {regions}")
+        raise WindowError(f"unknown in {country}; known: {regions}", "region")
     calendar = holidays.country_holidays(country, subdiv=region)
 
     def falls_on(day: date) -> bool:

@@ -34,7 +34,7 @@ from cron_leader.config.files import readable
 from cron_leader.config.jobs import Around, build_all
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.notify import build_all as notify_of
-from cron_leader.config.problems import Problem, Source
+from cron_leader.config.problems import Problem, Source, others
 from cron_leader.config.secret import first_line
 from cron_leader.config.units import NS_PER_S, show_duration
 from cron_leader.core.model import Job, Rollback
@@ -76,7 +76,7 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
     blackouts, ill_timed = read_named(filled.get("blackout", ()))
     around = Around(path.parent, _fleet(values), blackouts)
     built, wrong = build_all(filled.get("job", ()), around)
-    problems += [*unset, *invalid, *ill_timed, *wrong]
+    problems += [*invalid, *ill_timed, *wrong]
     notify, wrong = notify_of(filled.get("notify", ()), path.parent)
     problems += wrong
     config = _config(values, path, problems)
@@ -86,7 +86,7 @@ def _load(path: Path, environ: Mapping[str, str], node_id: str | None) -> Config
         groups=_groups(filled.get("group", ()), problems),
         blackouts=blackouts,
     )
-    source.fail(problems)
+    source.fail([*unset, *others(problems, unset)])
     return replace(
         config,
         node_id=_node(values, environ, node_id),
@@ -224,7 +224,7 @@ def _etcd(values: Values, base: Path, report: Report) -> EtcdConfig:
 
 def _first_line(file: str | None, at: KeyPath, report: Report) -> str | None:
     """The secret in a file."""
-    if file is None or not os.access(file, os.R_OK):
+    if file is None or not os.path.isfile(file) or not os.access(file, os.R_OK):
         return None
     try:
         secret = first_line(file)
@@ -313,7 +313,7 @@ def _sqlite(rest: str, base: Path, wrong: Callable[[str], None]) -> str:
     return f"sqlite:///{(base / name).absolute()}"
 
 
-_LISTEN = re.compile(r"(?:([^\s:/\[\]]+)|\[([0-9a-fA-F:.]+)\]):(\d{1,5})")
+_LISTEN = re.compile(r"(?:([^\s:/\[\]]+)|\[([0-9a-fA-F:.]+)\]):([0-9]{1,5})")
 
 
 def _http(values: Values, base: Path, report: Report) -> HttpConfig | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-_HOST_PORT = re.compile(r"(?:[^\s:/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?")
+_HOST_PORT = re.compile(r"(?:[^\s:/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})/?")
 _PLAIN, _TLS = frozenset({"http", "unix"}), frozenset({"https", "unixs"})
 _LONGEST_SOCKET = 103
 """Bytes in the path of a unix socket: 107 on Linux, 103 on macOS."""

@@ -23,7 +23,7 @@ def locate(text: str) -> dict[KeyPath, int]:
     arrays: Counter[str] = Counter()
     table: KeyPath = ()
     inside: str | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if inside is None:
             if match := _HEADER.match(line):
                 table = _table(match[2], is_array=bool(match[1]), arrays=arrays)

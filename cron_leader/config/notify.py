@@ -20,7 +20,7 @@ WORDS = frozenset(
 """What a notice tells, and what {word} may stand in a body."""
 
 _WORD = re.compile(r"\{(\w+)\}")
-_QUOTA = re.compile(r"([1-9]\d{0,5})/([smh])")
+_QUOTA = re.compile(r"([1-9][0-9]{0,5})/([smh])")
 _PER_S = {"s": 1, "m": 60, "h": 3600}
 
 Report = Callable[[str, str], None]
@@ -53,6 +53,8 @@ def build_all(tables: Sequence[Any], base: Path) -> tuple[tuple[NotifyConfig, ..
 def _check(values: Mapping[str, Any], report: Report) -> None:
     if ("webhook" in values) == ("command" in values):
         report("", "needs a webhook or a command: one of them")
+    if not values.get("command", ["program"])[0].strip():
+        report("command", "its first item, the program, is empty")
     if not _is_url(values.get("webhook", "http://host")):
         report("webhook", "must be an http:// or https:// URL")
     if "body" in values and "webhook" not in values:

@@ -14,7 +14,9 @@ from cron_leader.errors import ConfigError
 _LONGEST = 60
 _LONGEST_RULE = 2_000
 _MOST_LINES = 100
-_SECRET = re.compile(r"(?<=://)[^@/]*(?=@)|(?<=password=)[^&\"]*")
+_SECRET = re.compile(r"(?<=://)(?:[^\"\\\s]|\\.)*(?=@)|(?<=password=)[^&\"]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What would make two lines of one, or speak to a terminal."""
 _HIDDEN = frozenset({"env", "headers", "webhook"})
 
 
@@ -44,22 +46,26 @@ class Source:
         none."""
         if problems:
             found = locate(self.text)
-            ordered = sorted(problems, key=lambda problem: line_of(problem.path, found) or 0)
+            each = dict.fromkeys(problems)
+            ordered = sorted(each, key=lambda problem: line_of(problem.path, found) or 0)
             lines = [self._line(problem, found) for problem in ordered[:_MOST_LINES]]
             if more := len(ordered) - len(lines):
                 lines.append(f"{self.name}: and {more} more")
             raise ConfigError("\n".join(lines))
 
     def _line(self, problem: Problem, found: Mapping[KeyPath, int]) -> str:
+        return _CONTROL.sub(lambda match: repr(match[0])[1:-1], self._told(problem, found))
+
+    def _told(self, problem: Problem, found: Mapping[KeyPath, int]) -> str:
         section, key = _split(problem.path, self.document)
         variable = (self.variables or {}).get(problem.path[:2])
-        shown = _shown(self.document, problem.path)
+        shown, rule = _shown(self.document, problem.path), _SECRET.sub("***", problem.rule)
         if variable:
-            return f"${variable}{shown}: {problem.rule}"
+            return f"${variable}{shown}: {rule}"
         number = line_of(problem.path, found)
         place = f"{self.name}:{number}" if number else self.name
         what = " ".join(word for word in (self._table(section), key) if word)
-        return f"{place}: {what}{shown}: {_cut(problem.rule, _LONGEST_RULE)}"
+        return f"{place}: {what}{shown}: {_cut(rule, _LONGEST_RULE)}"
 
     def _table(self, section: KeyPath) -> str:
         """[lease], or [[job]] "digest" (its number where it has no name)."""
@@ -77,6 +83,13 @@ class Source:
                 return f"[{name}]"
             case _:
                 return ""
+
+
+def others(problems: Sequence[Problem], first: Sequence[Problem]) -> list[Problem]:
+    """The problems of values in which none of `first` was found: what else is said of such a value
+    follows from that."""
+    known = [problem.path for problem in first]
+    return [one for one in problems if not any(one.path[: len(at)] == at for at in known)]
 
 
 def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:

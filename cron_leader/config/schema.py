@@ -19,7 +19,7 @@ from pydantic_core import core_schema as cs
 from cron_leader.config import request
 from cron_leader.config.locate import KeyPath
 from cron_leader.config.problems import Problem
-from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate, parse_size
+from cron_leader.config.units import NS_PER_S, parse_duration, parse_rate, parse_size, show_duration
 from cron_leader.core.model import (
     Catchup,
     Delivery,
@@ -177,9 +177,7 @@ _FUNCTION = _matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", 'must be "pkg.mod:function"'
 )
 
-_USER = _matching(
-    r"[^\s:\x00-\x1f\x7f]+(:[^\s:\x00-\x1f\x7f]+)?", 'must be "user" or "user:group"'
-)
+_USER = _matching(r"[^\s:\x00-\x1f\x7f]+(:[^\s:\x00-\x1f\x7f]+)?", 'must be "user" or "user:group"')
 
 _LEAST_MEMORY = 16 * 2**20
 """Below, not even an interpreter that is to start the job has room."""
@@ -333,7 +331,9 @@ JOB: Mapping[str, Schema] = {
 
 _DURATIONS = frozenset(
     {"ttl", "renew", "margin", "drain", "max_clock_skew", "every", "timeout", "grace", "duration"}
-) | {"start_within", "retention", "jitter", "backoff", "backoff_max", "cpu"}
+) | {"start_within", "retention", "jitter", "backoff", "backoff_max", "cpu", "long_after"}
+_SHORTEST_S, _LONGEST_S = 0.001, 10 * 365 * 86_400
+"""The numbers that are taken for seconds somebody forgot to say."""
 
 
 _TABLES: Mapping[str, Schema] = {name: _table(fields) for name, fields in SECTIONS.items()}
@@ -430,7 +430,7 @@ def _rule(detail: Any, at: KeyPath) -> str:
         case "bool_type":
             return "must be true or false"
         case "list_type" | "tuple_type":
-            return f"must be a list: [{json.dumps(detail['input'], default=str)}]"
+            return f"must be a list{_listed(detail['input'])}"
         case "dict_type":
             return "must be a table of keys and values"
         case "too_short":
@@ -482,5 +482,15 @@ def _choice(given: object, expected: str) -> str:
 
 def _quoted(detail: Any) -> str:
     """The cure for a bare number where a duration is meant; else nothing."""
-    is_number = type(detail["input"]) in {int, float}
-    return f'; write "{detail["input"]}s"' if is_number and detail["loc"][-1] in _DURATIONS else ""
+    given = detail["input"]
+    is_number = type(given) in {int, float} and _SHORTEST_S <= given <= _LONGEST_S
+    if not is_number or detail["loc"][-1] not in _DURATIONS:
+        return ""
+    cure = f"{given}s" if isinstance(given, int) else show_duration(round(given * NS_PER_S))
+    return f'; write "{cure}"'
+
+
+def _listed(given: object) -> str:
+    """The cure for one item where a list is meant; else nothing."""
+    is_item = isinstance(given, str | int) and not isinstance(given, bool)
+    return f": [{json.dumps(given, ensure_ascii=False)}]" if is_item else ""

@@ -16,11 +16,11 @@ _UNIT_NS = {
     "ms": 1_000_000,
 }
 _MAX_NS = 3_660 * _UNIT_NS["d"]
-_PART = r"(?:(\d{1,9})%s)?"
+_PART = r"(?:([0-9]{1,9})%s)?"
 _DURATION = re.compile("".join(_PART % unit for unit in ("d", "h", "m(?!s)", "s", "ms")))
 _UNIT_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = re.compile(rf"(\d{{1,9}}) ?({'|'.join(_UNIT_BYTES)})")
-_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
+_SIZE = re.compile(rf"([0-9]{{1,9}}) ?({'|'.join(_UNIT_BYTES)})")
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)/([smh])")
 
 
 def parse_duration(text: str) -> int:

@@ -192,10 +192,14 @@ def _split(expression: str) -> list[str]:
     if text.startswith("@"):
         text = _nickname(text)
     texts = text.upper().split()
+    if texts and texts[0].startswith(("TZ=", "CRON_TZ=")):
+        zone = expression.split()[0].partition("=")[2]
+        raise ScheduleError(f'no zone stands in an expression: write timezone = "{zone}"')
     if len(texts) == 5:
         return ["0", *texts]
     if len(texts) != 6:
-        raise ScheduleError(f"{len(texts)} fields where cron has 5 ({_NAMES}), or 6 with second")
+        fields = "1 field" if len(texts) == 1 else f"{len(texts)} fields"
+        raise ScheduleError(f"{fields} where cron has 5 ({_NAMES}), or 6 with second")
     return texts
 
 

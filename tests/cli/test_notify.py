@@ -50,6 +50,7 @@ def test_every_key_is_taken(folder: Path) -> None:
     [
         ("", "[[notify]] number 1: needs a webhook or a command: one of them"),
         (f'{HOOK}\ncommand = ["x"]', "needs a webhook or a command: one of them"),
+        ('command = [" "]', 'command = [" "]: its first item, the program, is empty'),
         (f'{HOOK}\non = ["failures"]', "did you mean"),
         (f"{HOOK}\non = []", "must not be empty"),
         (f'{HOOK}\njobs = "x"', "jobs"),

@@ -58,7 +58,10 @@ REFUSED = """
     * * * *            | 4 fields where cron has 5
     * * * * * * *      | 7 fields where cron has 5 (minute hour day-of-month month day-of-week)
     0 0 1 1 * * 2027   | 7 fields where cron has 5
-    CRON_TZ=UTC 0 0 * * * | second 'CRON_TZ=UTC'
+    CRON_TZ=UTC 0 0 * * * | write timezone = "UTC"
+    TZ=Asia/Tokyo @daily | no zone stands in an expression: write timezone = "Asia/Tokyo"
+    TZ=0               | no zone stands in an expression
+    *                  | 1 field where cron has 5
     @                  | unknown nickname '@'; known are @yearly
     @fortnightly       | unknown nickname '@fortnightly'; did you mean @monthly?
     @dayly             | did you mean @daily?
