@@ -14,6 +14,8 @@ KeyPath = tuple[str | int, ...]
 """("lease", "ttl"), or ("job", 2, "cron") for the third [[job]]."""
 
 _HEADER = re.compile(r"\s*\[(\[?)\s*([\w.\"'-]+)\s*\]")
+_MULTI_LINE = ('"""', "'''")
+_QUOTED = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|#""")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 
 
@@ -58,15 +60,14 @@ def _table(dotted: str, *, is_array: bool, arrays: Counter[str]) -> KeyPath:
 
 def _still_inside(line: str, inside: str | None) -> str | None:
     """The multi-line quote that is open at the end of the line, if any."""
-    rest = line
+    at = 0
     while True:
-        if inside is None:
-            opens = [(rest.find(quote), quote) for quote in ('"""', "'''") if quote in rest]
-            if not opens:
-                return None
-            start, inside = min(opens)
-            rest = rest[start + 3 :]
-        _, quote, rest = rest.partition(inside)
-        if not quote:
-            return inside
-        inside = None
+        if inside is not None:
+            end = line.find(inside, at)
+            if end < 0:
+                return inside
+            at = end + len(inside)
+        match = _QUOTED.search(line, at)
+        if match is None or match[0] == "#":  # the rest is a comment
+            return None
+        at, inside = match.end(), match[0] if match[0] in _MULTI_LINE else None

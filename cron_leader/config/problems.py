@@ -118,8 +118,11 @@ def _shown(document: Any, path: KeyPath) -> str:
             return ""
     if isinstance(value, Mapping) or _is_array(value) or _HIDDEN.intersection(path):
         return ""
-    text = _SECRET.sub("***", json.dumps(value, ensure_ascii=False, default=str))
-    return f" = {_cut(text, _LONGEST)}"
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except ValueError:  # Python shows no number of more than 4300 digits
+        return ""
+    return f" = {_cut(_SECRET.sub('***', text), _LONGEST)}"
 
 
 def _cut(text: str, most: int) -> str:

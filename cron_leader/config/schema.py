@@ -467,7 +467,7 @@ def _siblings(detail: Any, at: KeyPath) -> Mapping[str, Schema]:
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     return f"unknown key; {hint}"
 
@@ -492,5 +492,6 @@ def _quoted(detail: Any) -> str:
 
 def _listed(given: object) -> str:
     """The cure for one item where a list is meant; else nothing."""
-    is_item = isinstance(given, str | int) and not isinstance(given, bool)
+    is_number = type(given) is int and abs(given) < _LONGEST_S
+    is_item = isinstance(given, str) or is_number
     return f": [{json.dumps(given, ensure_ascii=False)}]" if is_item else ""

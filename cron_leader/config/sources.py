@@ -62,6 +62,8 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply; no key takes that") from None
+    except ValueError:  # Python reads no number of more than 4300 digits
+        raise ConfigError(f"{name}: a number of too many digits; no key takes that") from None
 
 
 def overlay(

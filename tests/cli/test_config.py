@@ -60,6 +60,8 @@ BAD = {
     "unreadable TOML": ("[lease\n", ["cron-leader.toml: not valid TOML", "line 1"]),
     "unknown section": ("[leas]\n", [":1: [leas]: unknown key; did you mean lease?"]),
     "unknown key": ('[lease]\ntll = "10s"', [':2: [lease] tll = "10s"', "did you mean ttl?"]),
+    "unknown for its case": ('[run]\nMax-Parallel = 3', ["did you mean max_parallel?"]),
+    "unknown for its letters": ('[lease]\nTTL = "9s"', ["unknown key; did you mean ttl?"]),
     "unknown top-level key": ('ttl = "10s"', [':1: ttl = "10s": unknown key']),
     "unknown job key": (JOB + 'crn = "x"', [':3: [[job]] "digest" crn', "did you mean cron?"]),
     "key of a later release": (JOB + DAILY + RUNS + "rerun = 3", ["rerun = 3: unknown key"]),
@@ -399,6 +401,21 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_the_file() -> None:
 def test_a_key_inside_a_multi_line_text_is_not_taken_for_the_key() -> None:
     line = refusal(JOB + 'shell = """\ncron = 1\n"""\ncron = "x"')
     assert line.startswith("cron-leader.toml:6:")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '# don\'t say """',
+        "# ''' [run]",
+        'id = "\'\'\'" # """',
+        "id = '#' # '''",
+        'id = "\\"#" # """',
+        'id = """a"""',
+    ],
+)
+def test_no_quote_in_a_comment_or_a_text_hides_what_follows(line: str) -> None:
+    assert ":4: [lease] ttl" in refusal(f"[node]\n{line}\n[lease]\nttl = 5")
 
 
 def test_lines_are_counted_as_editors_do() -> None:
