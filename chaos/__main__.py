@@ -72,7 +72,7 @@ def _do(args: argparse.Namespace) -> int:
             print(plan.show(made))
             return 0
         case "shrink":
-            return _shrink(args.folder)
+            return _shrink(args.folder, shrink.Budget(within_s=args.within))
         case "cuts":
             out = (args.out or _fresh("cuts")).resolve()
             return _cut(Series(args.count, args.ttl, args.election_ms, args.canary, out))
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     _seeded(planned)
     shrunk = commands.add_parser("shrink", help="the fewest faults with which a sim run fails so")
     shrunk.add_argument("folder", type=Path, help="where the run left its plan.json")
+    shrunk.add_argument("--within", type=float, default=120.0, help="seconds at most (120)")
     cuts_ = commands.add_parser("cuts", help="many cuts of the leader from etcd, counted")
     cuts_.add_argument("--count", type=int, default=5)
     cuts_.add_argument("--ttl", type=int, default=5, help="of the lease, in seconds")
@@ -236,18 +237,27 @@ def _simulate(args: argparse.Namespace) -> int:
     return next(EXIT[v] for v in (Verdict.NO, Verdict.YES, Verdict.UNKNOWN) if found[v])
 
 
-def _shrink(folder: Path) -> int:
+def _shrink(folder: Path, budget: shrink.Budget) -> int:
     """Leaves plan.json and history.jsonl of the smallest plan in folder/shrunk. 0: it fails."""
     whole = plan.load(folder / "plan.json")
-    broken = seeds.judged(whole).broken
-    if not broken:
+    law = seeds.judged(whole).first_broken
+    if law is None:
         print("this plan breaks no law")
         return EXIT[Verdict.UNKNOWN]
-    least = shrink.shrink(whole, lambda tried: bool(seeds.judged(tried).broken & broken))
-    judged = seeds.keep(least, folder / "shrunk")
+    shrunk = shrink.shrink(whole, seeds.breaks_first(law), budget)
+    least, kept = shrunk.plan, folder / "shrunk"
+    judged = seeds.keep(least, kept)
     print(plan.show(least))
     _show(judged.findings)
+    print(f"{len(least.moves)} of {len(whole.moves)} faults break {law}: {_effort(shrunk)}")
+    print(f"again: python -m chaos run --world sim --plan {kept / 'plan.json'}")
     return 0
+
+
+def _effort(shrunk: shrink.Shrunk) -> str:
+    luck = f"under luck {shrunk.plan.luck}, " if shrunk.plan.luck else ""
+    fewer = ", when the budget was spent: fewer may do" if shrunk.spent else ""
+    return f"{luck}after {shrunk.tries} tries, {shrunk.took_s:.0f} s{fewer}"
 
 
 def _order(args: argparse.Namespace) -> Order:

@@ -142,7 +142,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run. seed also seeds what the world itself draws (latencies, run times)."""
+    """A whole run. seed also seeds what the simulated world itself draws (latencies, run times);
+    luck: which of many such draws, 0 the first."""
 
     seed: int
     time_ms: int
@@ -150,6 +151,7 @@ class Plan:
     jobs: int = 10
     ttl_s: int = 10
     moves: tuple[Move, ...] = ()
+    luck: int = 0
 
     def having(self, moves: Iterable[Move]) -> Plan:
         """The same run with these faults only."""
@@ -160,13 +162,16 @@ def show(plan: Plan) -> str:
     """For people."""
     head = (
         f"seed {plan.seed}: {plan.time_ms / 1000:g} s, {plan.nodes} nodes, {plan.jobs} jobs, "
-        f"TTL {plan.ttl_s} s, {len(plan.moves)} faults"
+        f"TTL {plan.ttl_s} s, {len(plan.moves)} faults" + (f", luck {plan.luck}" * bool(plan.luck))
     )
     return "\n".join([head, *map(str, plan.moves)])
 
 
 def save(plan: Plan, path: Path) -> None:
-    path.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+    raw = asdict(plan)
+    if not plan.luck:
+        del raw["luck"]
+    path.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> Plan:

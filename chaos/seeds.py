@@ -7,7 +7,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -71,6 +71,11 @@ def play(made: Plan) -> tuple[tuple[op.Op, ...], Judged]:
 
 def judged(made: Plan) -> Judged:
     return play(made)[1]
+
+
+def breaks_first(law: str) -> Callable[[Plan], bool]:
+    """Whether a plan fails as one did that broke this law before any other."""
+    return lambda tried: judged(tried).first_broken == law
 
 
 def run(

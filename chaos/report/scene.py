@@ -153,7 +153,9 @@ def scene(ops: Sequence[Op]) -> Scene:
 
 def _title(plan: Mapping[str, Any]) -> str:
     """A scenario's name, or the seed that the faults were drawn from."""
-    return str(plan.get("scenario") or (f"seed {plan['seed']}" if "seed" in plan else "a run"))
+    if "seed" not in plan:
+        return str(plan.get("scenario", "a run"))
+    return f"seed {plan['seed']}" + (f", luck {plan['luck']}" if "luck" in plan else "")
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:

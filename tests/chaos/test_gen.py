@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from chaos import gen, plan
@@ -26,6 +27,15 @@ def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
     made = gen.plan(5, 600_000)
     plan.save(made, tmp_path / "plan.json")
     assert plan.load(tmp_path / "plan.json") == made
+
+
+def test_the_luck_of_a_plan_is_saved_and_shown_if_it_has_any(tmp_path: Path) -> None:
+    made, path = gen.plan(5, 600_000), tmp_path / "plan.json"
+    plan.save(made, path)
+    assert "luck" not in path.read_text() + plan.show(made)
+    plan.save(replace(made, luck=3), path)
+    assert plan.load(path) == replace(made, luck=3)
+    assert "luck 3" in plan.show(plan.load(path))
 
 
 def test_faults_come_in_order_after_the_start_and_are_healed_before_the_end() -> None:

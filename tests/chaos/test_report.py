@@ -18,8 +18,10 @@ from chaos import __main__ as chaos_main
 from chaos import report, seeds
 from chaos.checks import Finding, Verdict
 from chaos.op import Op, Source, Type, load, save
+from chaos.plan import Plan
 from chaos.report.scene import scene
 from chaos.report.svg import draw
+from chaos.worlds.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("lease-stall.jsonl")
@@ -249,6 +251,7 @@ def test_a_simulated_run_is_drawn_as_a_real_one_is() -> None:
     ops, judged = seeds.play(made)
     seen = scene(ops)
     assert seen.title == "seed 7"
+    assert scene(World(Plan(7, 1_000, luck=3)).run()).title == "seed 7, luck 3"
     assert len(seen.runs) > 50
     assert {fault.target for fault in seen.faults} > {"ledger"}
     assert all(fault.ended_ns for fault in seen.faults)

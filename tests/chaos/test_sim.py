@@ -6,11 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chaos import gen, op, plan, seeds, shrink
+from chaos import gen, op, plan, seeds
 from chaos.__main__ import main
 from chaos.checks import Verdict
 from chaos.gen import Draws
@@ -100,20 +101,6 @@ def test_each_fault_bites_where_it_is_put(fault: Fault) -> None:
     assert [o.value["bites"] > 0 for o in healed] == [True], healed
 
 
-def test_shrinking_ends_with_the_faults_that_matter() -> None:
-    whole = seeds.plan_of(11, 600_000)
-    pair = {whole.moves[1].at_ms, whole.moves[-1].at_ms}
-
-    def fails(tried: Plan) -> bool:
-        return pair <= {move.at_ms for move in tried.moves}
-
-    least = shrink.shrink(whole, fails)
-    assert {move.at_ms for move in least.moves} == pair
-    assert all(move.for_ms < 2 * shrink.SHORTEST_MS for move in least.moves)
-    with pytest.raises(ValueError, match="does not fail"):
-        shrink.shrink(least, lambda _: False)
-
-
 def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +113,25 @@ def test_a_run_is_kept_with_its_plan_and_played_again_from_it(
     assert "one_row_per_slot" in capsys.readouterr().out
     for kept in (first, first / "history.jsonl"):
         assert main(["check", str(kept)]) == status
+
+
+def test_under_another_luck_a_plan_is_another_run_and_the_same_one_each_time(
+    tmp_path: Path,
+) -> None:
+    made = Plan(4, 30_000, moves=(Move(10_000, Fault.RESTART, Target.LEADER),))
+    lucky = replace(made, luck=3)
+    for folder, one in (("own", made), ("lucky", lucky)):
+        seeds.keep(one, tmp_path / folder)
+    words = ["run", "--world", "sim", "--out", str(tmp_path / "again"), "--plan"]
+    main([*words, str(tmp_path / "lucky" / "plan.json")])
+    own, first, again = (
+        (tmp_path / folder / "history.jsonl").read_text().splitlines()
+        for folder in ("own", "lucky", "again")
+    )
+    assert own[1:] != first[1:]
+    assert first == again
+    assert '"luck": 3' in first[0]
+    assert "luck" not in own[0]
 
 
 def test_of_many_plans_those_are_judged_that_are_done_in_time() -> None:

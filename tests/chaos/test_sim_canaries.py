@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
 
 import pytest
 
-from chaos import seeds, shrink
+from chaos import plan, seeds
 from chaos.__main__ import main
 from chaos.plan import Plan
 from chaos.seeds import Judged
 from chaos.worlds.sim.canaries import SIM_CANARIES, apart, proven
 
 CHANGED = "the sim has changed: `python -m chaos canary --world sim --record`, then `--list`"
+AGAIN = ("--world", "sim", "--out")
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +25,27 @@ def found() -> Mapping[str, Judged | None]:
     return dict(proven(SIM_CANARIES))
 
 
-def least(name: str) -> tuple[Plan, Plan]:
-    """The plan that shows a defect, minutes longer than it need be, and what it shrinks to."""
+def shrunk(asked: tuple[str, Path]) -> tuple[Plan, str]:
+    """The plan that shows a defect, minutes longer than it need be, and what is told of it."""
+    name, folder = asked
     canary = SIM_CANARIES[name]
     canary.arm()
     whole = seeds.cut_short(canary.plan_of(canary.seed or 0), 240_000)
-    broken = seeds.judged(whole).broken
-    return whole, shrink.shrink(whole, lambda tried: bool(seeds.judged(tried).broken & broken))
+    plan.save(whole, folder / "plan.json")
+    with redirect_stdout(StringIO()) as said:
+        assert main(["shrink", str(folder)]) == 0
+        assert main(["run", "--plan", str(folder / "shrunk" / "plan.json"), *AGAIN, str(folder)])
+    return whole, said.getvalue()
 
 
-def test_a_failing_plan_shrinks_to_the_one_fault_that_matters() -> None:
-    ((whole, found),) = apart(least, ["no-last-check"])
+def test_a_failing_plan_shrinks_to_the_one_fault_that_matters(tmp_path: Path) -> None:
+    ((whole, said),) = apart(shrunk, [("no-last-check", tmp_path)])
+    found = plan.load(tmp_path / "shrunk" / "plan.json")
     assert len(found.moves) == 1 < len(whole.moves), CHANGED
     assert found.time_ms < whole.time_ms
+    assert f"1 of {len(whole.moves)} faults break never_two_gates" in said
+    again = (tmp_path / "history.jsonl").read_bytes()
+    assert again == (tmp_path / "shrunk" / "history.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("name", SIM_CANARIES)

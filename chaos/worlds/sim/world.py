@@ -26,6 +26,9 @@ from cron_leader.core.model import JobRecord, Run, SlotKey, State
 from cron_leader.core.schedule import Every
 from cron_leader.core.standing import Limits
 
+STREAM = 1
+LUCKS_APART = 256
+"""From the stream of one luck to that of the next. No other stream of a seed is one of them."""
 PEACE_MS = 60_000
 """After the last fault, at least: of a short plan, beyond its time."""
 
@@ -35,7 +38,7 @@ class World:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        draws = Draws(plan.seed, 1)
+        draws = Draws(plan.seed, STREAM + LUCKS_APART * plan.luck)
         self.engine = Engine()
         self.ops: list[Op] = []
         self.over = False
@@ -71,6 +74,7 @@ class World:
             "groups": {job.name: job.group for job in jobs if job.group},
             "bounds": dict(self.fleet.pool.groups),
             "alone": sorted({job.name for job in jobs if not job.has_place(1)}),
+            **({"luck": plan.luck} if plan.luck else {}),
         }
         self.note(Op(0, Source.PLAN, "sim", "plan", value=value))
         last_ms = max((move.end_ms for move in plan.moves), default=0)
