@@ -20,11 +20,16 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
 
 from cronsim import CronSim, CronSimError
 
 HORIZON_YEARS = 50
 """A search gives up after so many years; 29 February on a given weekday comes within 40."""
+
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
+"""Of ASCII only: other letters become ASCII in their other case."""
 
 _DAY = timedelta(days=1)
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  local time, of no zone
@@ -188,10 +193,10 @@ def _seconds(text: str) -> tuple[int, ...]:
 
 def _split(expression: str) -> list[str]:
     """Six fields: of a five-field expression the seconds are 0."""
-    text = expression.strip().lower()
+    text = expression.strip().translate(_LOWER)
     if text.startswith("@"):
         text = _nickname(text)
-    texts = text.upper().split()
+    texts = text.translate(_UPPER).split()
     if texts and texts[0].startswith(("TZ=", "CRON_TZ=")):
         zone = expression.split()[0].partition("=")[2]
         raise ScheduleError(f'no zone stands in an expression: write timezone = "{zone}"')
@@ -254,12 +259,18 @@ class _Field:
 
     def canonical(self, text: str) -> str:
         """The field in a form that cronsim reads as it is meant here; raises ScheduleError."""
-        return ",".join(self._item(item) for item in text.split(","))
+        return ",".join(self._item(item) for item in self._items(text))
 
     def blanks(self, text: str) -> tuple[_Blank, ...]:
         """Its items, with room for numbers where there is an `H`; raises ScheduleError."""
-        items = text.split(",")
+        items = self._items(text)
         return tuple(self._blank(i) if i.startswith("H") else _Blank(ending=i) for i in items)
+
+    def _items(self, text: str) -> list[str]:
+        items = text.split(",")
+        if "" in items:
+            raise self._error(text, "an item is empty; take a comma out")
+        return items
 
     def _blank(self, item: str) -> _Blank:
         match = _HASH.fullmatch(item)
@@ -267,7 +278,9 @@ class _Field:
             raise self._error(item, "write H, H/n, H(a-b) or H(a-b)/n")
         low, high = self.low, {"day-of-month": 28, "day-of-week": 6}.get(self.name, self.high)
         if match["low"] is not None:
-            low, high = self._range(item, f"{match['low']}-{match['high']}", open_ended=False)
+            low, high = (self._number(item, match[end]) for end in ("low", "high"))
+            if high < low:
+                raise self._error(item, "the range runs backwards; write two items")
         width = high - low + 1
         if match["step"] is None:
             return _Blank(self.name, low, width)
@@ -295,7 +308,9 @@ class _Field:
             return item
         if self.name == "day-of-week" and len(item) > 1 and item.endswith("L"):
             return f"{self._number(item, item[:-1])}L"
-        if self.name == "day-of-week" and (nth := _NTH.fullmatch(item)):
+        if self.name == "day-of-week" and "#" in item:
+            if not (nth := _NTH.fullmatch(item)):
+                raise self._error(item, "write a day, # and 1-5, as FRI#2")
             return f"{self._number(item, nth['day'])}#{nth['nth']}"
         return None
 

@@ -79,9 +79,11 @@ REFUSED = """
     */-5 * * * *       | minute '*/-5': the step '-5' is not
     */1.5 * * * *      | minute '*/1.5': the step '1.5' is not
     */2/3 * * * *      | minute '*/2/3': the step '2/3' is not
-    1, * * * *         | minute '': '' is not a number
-    ,1 * * * *         | minute '': '' is not a number
-    1,,2 * * * *       | minute '': '' is not a number
+    1, * * * *         | minute '1,': an item is empty; take a comma out
+    ,1 * * * *         | minute ',1': an item is empty
+    1,,2 * * * *       | minute '1,,2': an item is empty
+    0 0 * * ſun        | day-of-week 'ſUN': 'ſUN' is not a number
+    @weeKly            | unknown nickname '@weeKly'
     1- * * * *         | minute '1-': '' is not a number
     1-2-3 * * * *      | minute '1-2-3': '2-3' is not a number
     *-5 * * * *        | minute '*-5': '*' is not a number
@@ -108,8 +110,10 @@ REFUSED = """
     0 0 * * 7-1        | day-of-week '7-1': the range runs backwards
     0 0 * * L          | day-of-week 'L'
     0 0 * * 5L/2       | day-of-week '5L/2'
-    0 0 * * 1#6        | day-of-week '1#6'
-    0 0 * * 1#0        | day-of-week '1#0'
+    0 0 * * 1#6        | day-of-week '1#6': write a day, # and 1-5, as FRI#2
+    0 0 * * 1#0        | day-of-week '1#0': write a day, # and
+    0 0 * * #5         | day-of-week '#5': write a day, # and
+    0 0 * * mon-fri#1  | day-of-week 'MON-FRI#1': write a day, # and
     0 0 * * 9#1        | day-of-week '9#1': 9 is not in 0-7
     0 0 * * 8L         | day-of-week '8L': 8 is not in 0-7
     0 0 * * mon-fri/0  | day-of-week 'MON-FRI/0': the step
@@ -179,8 +183,9 @@ SPREAD = """
 
 BAD_SPREAD = """
     HH * * * *          | minute 'HH': write H, H/n, H(a-b) or H(a-b)/n
+    H,, * * * *         | minute 'H,,': an item is empty
     H(5-60) * * * *     | minute 'H(5-60)': 60 is not in 0-59
-    H(30-10) * * * *    | minute 'H(30-10)': the range runs backwards
+    H(30-10) * * * *    | minute 'H(30-10)': the range runs backwards; write two items
     H/0 * * * *         | minute 'H/0': the step 0 is not in 1-60
     H(0-9)/11 * * * *   | minute 'H(0-9)/11': the step 11 is not in 1-10
 """
