@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from etcd3.etcdrpc import rpc_pb2 as pb
@@ -101,9 +103,19 @@ async def test_a_socket_nobody_listens_on_is_named(tmp_path: Path) -> None:
     assert by_supervisor(f"unix://{tmp_path}/none") is None
 
 
+def _strict(**kwargs: Any) -> ssl.SSLContext:
+    """As `ssl.create_default_context` from Python 3.13 on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if kwargs:
+        context.load_verify_locations(**kwargs)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
 async def test_the_name_in_the_certificate_may_differ_from_the_endpoint(
-    authority: Authority, tmp_path: Path
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", _strict)
     cert, key = authority.sign("renamed", "DNS:etcd.internal")
     extra = (f"--cert-file={cert}", f"--key-file={key}")
     with EmbeddedEtcd(tmp_path / "d", options=EtcdOptions(extra=extra, tls=True)) as member:
