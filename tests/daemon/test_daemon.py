@@ -60,7 +60,7 @@ def _daemon(place: Town, ear: Ear) -> Daemon:
 
 
 def _belongings() -> tuple[int, int, int]:
-    """Tasks, descriptors, threads but for those of the pool, which grows with what is asked at once."""
+    """Tasks, descriptors, threads (not of the loop's pool: it grows with what is asked at once)."""
     threads = [t for t in threading.enumerate() if not t.name.startswith("asyncio_")]
     return len(asyncio.all_tasks()), len(os.listdir("/dev/fd")), len(threads)
 
