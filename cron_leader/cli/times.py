@@ -15,6 +15,7 @@ import typer
 
 from cron_leader import config as configuration
 from cron_leader.cli import output, setup
+from cron_leader.config.schedules import YEARS, is_near
 from cron_leader.core.cron import spread
 from cron_leader.core.model import Job, Reason
 from cron_leader.core.schedule import Schedule, zone_of
@@ -133,7 +134,7 @@ def _after(schedule: Schedule, start: datetime) -> Iterator[datetime]:
 
 
 def instant(text: str | None, zone: str, what: str = "--after") -> datetime:
-    """In UTC; a naive text is read in the zone."""
+    """In UTC; a naive text is read in the zone. ConfigError for what is no time, or too far off."""
     if text is None:
         return datetime.now(UTC)
     try:
@@ -142,6 +143,8 @@ def instant(text: str | None, zone: str, what: str = "--after") -> datetime:
         raise ConfigError(
             f"{what} {text!r}: not a time; write 2026-12-01T09:00:00Z or 2026-12-01T09:00"
         ) from None
+    if not is_near(at):
+        raise ConfigError(f"{what} {text!r}: must lie in the years {YEARS.start} to {YEARS[-1]}")
     if at.tzinfo is None:
         _given("* * * * *", None, zone)  # for its message, should the zone be unknown
         at = at.replace(tzinfo=ZoneInfo(zone))

@@ -262,6 +262,7 @@ def test_next_of_a_hash_is_that_of_the_named_job(cli: Cli) -> None:
         (["--cron", "0 0 30 2 *"], "never fires"),
         (["--cron", "* * * * *", "--timezone", "Europe/Warsav"], "Europe/Warsaw"),
         (["--cron", "* * * * *", "--after", "noon"], "--after 'noon': not a time"),
+        (["--every", "5s", "--after", "0001-01-01T00:00+14:00"], "in the years 1900 to 8999"),
         (["--cron", "* * * * *", "--timezone", "CEST"], "zone; write a zone such as 'Europe/Wars"),
         (["--every", "10ms"], "must be at least 100ms"),
         (["--every", "5s", "--cron", "* * * * *"], "one of them"),
