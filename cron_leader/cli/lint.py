@@ -72,7 +72,7 @@ def _of_job(job: Job, now: datetime) -> Iterator[Finding]:
         yield Finding(Lint.NEVER, job.name, text)
         return
     for cron in dict.fromkeys(_crons(job.schedule)):
-        yield from _of_changes(job.name, cron, now)
+        yield from _of_changes(job, cron, now)
 
 
 def _crons(schedule: Schedule) -> Iterator[Cron]:
@@ -86,17 +86,17 @@ def _crons(schedule: Schedule) -> Iterator[Cron]:
                 yield from _crons(member)
 
 
-def _of_changes(name: str, cron: Cron, now: datetime) -> Iterator[Finding]:
+def _of_changes(job: Job, cron: Cron, now: datetime) -> Iterator[Finding]:
     """The first gap and the first fold of a year whose answer was left to the default."""
     changes = clock_changes(cron.zone, now, now + _YEAR)
-    gap = next((at for at in changes if _meets_gap(cron, at)), None)
+    gap = next((at for at in changes if _meets_gap(cron, at) and _fires_at(job, at)), None)
     if gap is not None:
         text = f'"{cron.expression}": at {gap.isoformat()} the clock jumps over its time and it '
-        yield Finding(Lint.GAP, name, text + 'runs at once; say dst_gap = "run" or "skip"')
-    fold = next((at for at in changes if _meets_fold(cron, at)), None)
+        yield Finding(Lint.GAP, job.name, text + 'runs at once; say dst_gap = "run" or "skip"')
+    fold = next((at for at in changes if _meets_fold(job, cron, at)), None)
     if fold is not None:
         text = f'"{cron.expression}": at {fold.isoformat()} the clock is set back and it fires '
-        yield Finding(Lint.FOLD, name, text + 'twice; say dst_fold = "twice" or "once"')
+        yield Finding(Lint.FOLD, job.name, text + 'twice; say dst_fold = "twice" or "once"')
 
 
 def _meets_gap(cron: Cron, change: datetime) -> bool:
@@ -106,13 +106,24 @@ def _meets_gap(cron: Cron, change: datetime) -> bool:
     return cron.count(change - _TICK, change) > skipping.count(change - _TICK, change)
 
 
-def _meets_fold(cron: Cron, change: datetime) -> bool:
+def _meets_fold(job: Job, cron: Cron, change: datetime) -> bool:
     """Of those that follow elapsed time; but one that fires each hour is meant to go on."""
     if not cron.elapsed or cron.each_hour or cron.dst_fold is not None:
         return False
     once = Cron(cron.expression, cron.zone, cron.dst_gap, DstFold.ONCE)
     span = (change - _AROUND, change + _AROUND)
-    return cron.count(*span) > once.count(*span)
+    second = (at for at in _slots(cron, change - _TICK, change + _AROUND) if not _has(once, at))
+    return cron.count(*span) > once.count(*span) and any(_fires_at(job, at) for at in second)
+
+
+def _has(schedule: Schedule, at: datetime) -> bool:
+    return schedule.next_after(at - _TICK) == at
+
+
+def _fires_at(job: Job, at: datetime) -> bool:
+    """Whether a time of one of its expressions is one of its own: within its bounds, in no
+    blackout."""
+    return next_outside(job.schedule, job.blackout, at - _TICK) == at
 
 
 # ------------------------------------------------------------------ herds
