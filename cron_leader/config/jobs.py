@@ -92,7 +92,8 @@ def _ill_renamed(tables: Sequence[Any]) -> list[Problem]:
     """A problem for every former name that is still in use, or that two jobs claim."""
     problems: list[Problem] = []
     named = [(index, table) for index, table in enumerate(tables) if isinstance(table, Mapping)]
-    used = {str(table.get("name")) for _, table in named}
+    names = (table.get("name") for _, table in named)
+    used = {name for name in names if isinstance(name, str)}
     claimed: set[str] = set()
     for index, table in named:
         former = table.get("renamed_from")

@@ -475,7 +475,9 @@ def _unknown(key: str, known: list[str]) -> str:
 def _choice(given: object, expected: str) -> str:
     names = re.findall(r"'([^']*)'", expected)
     by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
+    near = []
+    if isinstance(given, str):
+        near = difflib.get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"; did you mean {by_lower[near[0]]}?" if near and len(names) > 1 else ""
     return f"must be {' or '.join(names)}{hint}"
 
