@@ -95,8 +95,12 @@ def keys_gone(story: Story) -> dict[tuple[str, int], int]:
 
 
 def meddled(story: Story) -> dict[int, int]:
-    """Fence -> when somebody's hand was in its key or its lease."""
-    return {op.value["fence"]: op.at_ns for op in story.hands()}
+    """Fence -> when somebody's hand was in its key or its lease, for the first time: a store that is
+    restored twice brings a key back and takes it again."""
+    first: dict[int, int] = {}
+    for op in story.hands():
+        first.setdefault(op.value["fence"], op.at_ns)
+    return first
 
 
 # ------------------------------------------------------------------ the laws

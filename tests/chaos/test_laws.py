@@ -91,6 +91,7 @@ KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.one_row_per_slot, [slot("x", "due"), OPENED, BEGAN, KNOWN, restored(9.5), AGAIN]),
     (laws.never_two_gates, [OPENED, KNOWN, NEXT]),
     (laws.never_two_gates, [OPENED, hand(8, 2), NEXT]),
+    (laws.never_two_gates, [OPENED, hand(8, 2), NEXT, hand(99, 2)]),
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(9.5, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, BEGAN]),
     (laws.no_run_begins_late, [gone(0.5, 2), restored(0.7, "etcd"), OPENED, KNOWN, BEGAN]),
