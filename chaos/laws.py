@@ -95,8 +95,8 @@ def keys_gone(story: Story) -> dict[tuple[str, int], int]:
 
 
 def meddled(story: Story) -> dict[int, int]:
-    """Fence -> when somebody's hand was in its key or its lease, for the first time: a store that is
-    restored twice brings a key back and takes it again."""
+    """Fence -> when somebody's hand was first in its key or its lease: a store that is restored
+    twice brings a key back and takes it again."""
     first: dict[int, int] = {}
     for op in story.hands():
         first.setdefault(op.value["fence"], op.at_ns)
