@@ -470,20 +470,35 @@ _STRIDE = timedelta(days=3)
 """Clocks go back and forth again within 7 days (Asia/Gaza, 2040), but never within 3."""
 _STRIDES = 120
 _LONGEST_ZONE = 40
+_SUCH_AS = "write a zone such as 'Europe/Warsaw'"
 _BLOCK = _STRIDES * _STRIDE
 
 
 def zone_named(name: str) -> ZoneInfo:
     """The zone of that name; ScheduleError with the nearest one if there is none."""
+    if why := _differs(name):
+        raise ScheduleError(f"zone {name!r}: {why}")
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # not there, not a key, a folder
-        known = {zone.lower(): zone for zone in available_timezones()}
+        known = {zone.lower(): zone for zone in available_timezones() if not _differs(zone)}
         near = get_close_matches(name.lower()[:_LONGEST_ZONE], known, n=1)
         cure = f"; did you mean {known[near[0]]!r}?" if near else ""
         if name.isupper() and len(name) <= 4:  # CEST is not nearly EST: nothing is guessed
-            cure = "; write a zone such as 'Europe/Warsaw'"
+            cure = f"; {_SUCH_AS}"
         raise ScheduleError(f"zone {name!r}: there is no such time zone{cure}") from None
+
+
+def _differs(name: str) -> str:
+    """Why the nodes of a fleet may not agree on the times of a zone; empty if they do."""
+    folder, _, rest = name.partition("/")
+    match folder:
+        case "localtime" | "posixrules":
+            return f"each machine has its own; {_SUCH_AS}"
+        case "posix" | "right" if rest:  # right: with leap seconds, which would put slots 27 s off
+            return f"not on each machine; write {rest!r}"
+        case _:
+            return ""
 
 
 def _changes_between(zone: ZoneInfo, after: datetime, upto: datetime) -> tuple[datetime, ...]:

@@ -238,3 +238,20 @@ def test_an_unknown_zone_is_refused_with_the_nearest_name(zone: str, cure: str) 
     with pytest.raises(ScheduleError) as refusal:
         parse_cron("* * * * *", zone)
     assert f"zone {zone!r}: there is no such time zone{cure}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("zone", "why"),
+    [
+        ("localtime", "each machine has its own; write a zone such as 'Europe/Warsaw'"),
+        ("posixrules", "each machine has its own"),
+        ("right/Europe/Berlin", "not on each machine; write 'Europe/Berlin'"),
+        ("posix/UTC", "not on each machine; write 'UTC'"),
+        ("local", "there is no such time zone"),
+    ],
+)
+def test_a_zone_that_is_not_the_same_for_all_nodes_is_refused(zone: str, why: str) -> None:
+    with pytest.raises(ScheduleError) as refusal:
+        parse_cron("* * * * *", zone)
+    assert f"zone {zone!r}: {why}" in str(refusal.value)
+    assert "'localtime'?" not in str(refusal.value)
