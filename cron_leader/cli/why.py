@@ -328,7 +328,7 @@ def _slot(slot: SlotRow) -> str:
     if State(slot.state) in UNFINISHED:
         return f"{what} is {slot.state}, with {by}{_when(' for', slot.next_at)}."
     ended = f"{_when(' at', slot.finished_at)}, by {by}"
-    return f"{what} was recorded as {slot.state}{ended}{_because(slot.reason)}."
+    return f"{what} was recorded as {slot.state}{ended}{_because(slot.state, slot.reason)}."
 
 
 def _gap(gap: GapRow) -> str:
@@ -336,13 +336,24 @@ def _gap(gap: GapRow) -> str:
     by = f"under fence {gap.fence}"
     return (
         f"It is one of {gap.slots} slots from {stretch} that were recorded as {gap.state} "
-        f"{by}{_because(gap.reason)}."
+        f"{by}{_because(gap.state, gap.reason)}."
     )
 
 
-def _because(reason: str | None) -> str:
-    return "" if reason is None else f": {IN_WORDS.get(reason, reason)} ({reason})"
+def _because(state: str, reason: str | None) -> str:
+    if reason is None:
+        return ""
+    return f": {_OF_A_RUN.get((state, reason)) or IN_WORDS.get(reason, reason)} ({reason})"
 
+
+_OF_A_RUN: Mapping[tuple[str, str], str] = {
+    (State.CANCELLED, Reason.OVERLAP): "a newer slot of the job replaced it",
+    (State.FAILED, Reason.OVERLAP): "a newer slot of the job replaced it before its next attempt",
+    (State.FAILED, Reason.LATE): "its next attempt would come later than start_within allows",
+    (State.FAILED, Reason.PAUSED): "the job was paused when its next attempt was due",
+    (State.FAILED, Reason.NO_HANDLER): "its job left the configuration before its next attempt",
+}
+"""Of slots that have been tried."""
 
 IN_WORDS: Mapping[str, str] = {
     Reason.OVERLAP: "another run of its job went at that time",

@@ -105,6 +105,8 @@ def _wrong(url: str) -> str:
         whole = False
     if not _URL.fullmatch(url) or not whole:
         return "must be an http:// or https:// URL; write other than ASCII with %"
+    if "{" in url or "}" in url:
+        return "must hold no braces: nothing is filled in there, only in body; write %7B and %7D"
     if "@" in parts.netloc:
         return "must hold no password: give an Authorization in headers, from a file or ${NAME}"
     return ""

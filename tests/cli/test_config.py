@@ -257,6 +257,9 @@ BAD = {
     "url without a host": (JOB + DAILY + 'url = "http:///x"', ["http:// or https:// URL"]),
     "url with a port too far": (JOB + DAILY + 'url = "http://h:70000"', ["https:// URL"]),
     "url with a space": (JOB + DAILY + 'url = "http://h/a b"', ["other than ASCII with %"]),
+    "url with a word to fill in": (
+        JOB + DAILY + 'url = "http://h/${TOKEN}"', ["must hold no braces", "write %7B and %7D"]
+    ),
     "url with a password": (
         JOB + DAILY + 'url = "http://u:hunter2@h/"',
         ['url = "http://***@h/": must hold no password', "Authorization"],

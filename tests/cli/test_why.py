@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cron_leader.cli import why
 from cron_leader.cli.terms import term_facts
-from cron_leader.core.model import Candidate, Refused, Settlement, Term
+from cron_leader.core.model import Candidate, Reason, Refused, Settlement, State, Term
 from cron_leader.ledger import Ledger, open_ledger
 from cron_leader.ledger.views import CommandRow, TermRow, open_reader
 
@@ -83,6 +84,18 @@ async def test_a_missed_slot_is_told_with_its_reason_in_words(cli: Cli, ledger: 
     said = await ask(cli, T0)
     assert "recorded as missed" in said["text"]
     assert "its turn came later than start_within allows (late)" in said["text"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        (State.SKIPPED, Reason.OVERLAP, "another run of its job went at that time (overlap)"),
+        (State.CANCELLED, Reason.OVERLAP, "a newer slot of the job replaced it (overlap)"),
+        (State.FAILED, Reason.LATE, "its next attempt would come later than start_within"),
+    ],
+)
+def test_a_reason_has_the_words_of_its_state(state: State, reason: Reason, words: str) -> None:
+    assert words in why._because(state, reason)
 
 
 async def test_a_slot_in_a_gap_is_told_with_the_whole_stretch_and_that_nobody_led(
