@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from cron_leader.config.locate import KeyPath, line_of, locate
@@ -88,8 +89,8 @@ class Source:
 def others(problems: Sequence[Problem], first: Sequence[Problem]) -> list[Problem]:
     """The problems of values in which none of `first` was found: what else is said of such a value
     follows from that."""
-    known = [problem.path for problem in first]
-    return [one for one in problems if not any(one.path[: len(at)] == at for at in known)]
+    known = {problem.path for problem in first}
+    return [one for one in problems if known.isdisjoint(accumulate((part,) for part in one.path))]
 
 
 def _split(path: KeyPath, document: Mapping[str, Any]) -> tuple[KeyPath, str]:
