@@ -21,7 +21,7 @@ from cron_leader.config import Config, sources
 from cron_leader.config.units import NS_PER_S, parse_duration, show_duration
 from cron_leader.core.model import Catchup, CommandSpec, HttpSpec, Job, PythonSpec, ShellSpec
 from cron_leader.core.schedule import At, Every
-from cron_leader.errors import ConfigError, CronLeaderError
+from cron_leader.errors import ConfigError, CronLeaderError, LedgerUnusable
 
 ConfigPath = Annotated[
     Path | None,
@@ -125,7 +125,7 @@ def check(
 ) -> None:
     """Validate the configuration, and that what the jobs need is there. Needs no etcd."""
     loaded = with_code_jobs(configuration.load(config, environ=os.environ))
-    problems = [*_ledger_folder(loaded), *_cannot_start(loaded, os.environ)]
+    problems = [*_unreadable(loaded), *_cannot_start(loaded, os.environ)]
     if problems:
         raise ConfigError("\n".join(problems))
     now = datetime.now(UTC)
@@ -253,17 +253,36 @@ def _fact(job: Job, now: datetime) -> Mapping[str, object]:
     return {"job": job.name, "runs": describe(job), "next": job.schedule.next_after(now)}
 
 
-def _ledger_folder(config: Config) -> list[str]:
-    """What keeps a SQLite ledger from being written."""
-    if not config.ledger.url.startswith("sqlite:///"):
-        return []
-    file = Path(config.ledger.url.removeprefix("sqlite:///"))
+def _unreadable(config: Config) -> list[str]:
+    """What keeps the ledger and the fence targets from being opened, as far as their URLs tell."""
+    targets = ((f'[[fence_target]] "{one.name}"', one.url) for one in config.fence_targets)
+    databases = (("[ledger]", config.ledger.url), *targets)
+    return [f"{table} url: {why}" for table, url in databases if (why := _unusable(url))]
+
+
+def _unusable(url: str) -> str:
+    """Why a database cannot be opened; empty if nothing is known."""
+    if url.startswith("sqlite:///"):
+        return _unwritable(Path(url.removeprefix("sqlite:///")))
+    from cron_leader.ledger.pg_dsn import place
+
+    try:
+        place(url)
+    except LedgerUnusable as error:
+        return str(error)
+    return ""
+
+
+def _unwritable(file: Path) -> str:
+    """What keeps a SQLite file from being written."""
     folder = file.parent
     if not folder.is_dir():
-        return [f"[ledger] url: the folder {folder} does not exist; create it"]
+        return f"the folder {folder} does not exist; create it"
+    if file.is_dir():
+        return f"{file} is a folder; name a file in it"
     if not os.access(file if file.exists() else folder, os.W_OK):
-        return [f"[ledger] url: {file} cannot be written by this user; change owner or url"]
-    return []
+        return f"{file} cannot be written by this user; change owner or url"
+    return ""
 
 
 def _warnings(config: Config, now: datetime) -> list[str]:

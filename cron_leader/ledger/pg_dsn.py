@@ -24,10 +24,13 @@ DEFAULTS: dict[str, Any] = {
 ISO_TIMES = "SET datestyle = 'ISO'"
 """For a session that would tell times otherwise; one of the few settings that a pooler keeps."""
 
+_AS = "postgresql://user@host:port/database"
+
 _PASSWORDS = (
     (re.compile(r"(//[^:/@\s]*):\S*@"), r"\1:***@"),  # to the last @: it may not be escaped
     # Misspelt or not, quoted or not.
     (re.compile(r"(pass\w*\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE), r"\1***"),
+    (re.compile(r"(percent-encoded \w+: ).*"), r"\1***"),  # libpq quotes what it is in
 )
 
 
@@ -43,17 +46,25 @@ def place(url: str) -> str:
     try:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
+        why = redact(str(error).strip())
+        cure = "a % in a password as %25" if "percent" in why else _AS
         raise LedgerUnusable(
-            f"ledger url {redact(url)!r} cannot be read ({redact(str(error).strip())}); "
-            "write postgresql://user@host:port/database"
+            f"database url {redact(url)!r} cannot be read ({why}); write {cure}"
         ) from None
     user = f"{parts['user']}@" if "user" in parts else ""
     host, port = parts.get("host", "local socket"), parts.get("port", 5432)
     database = parts.get("dbname", parts.get("user", ""))
     if "@" in f"{host}{port}{database}":  # half a password, which every message would name
         cure = "write an @ in the password as %40, a / as %2F"
-        raise LedgerUnusable(f"ledger url {redact(url)!r}: {cure}")
+        raise LedgerUnusable(f"database url {redact(url)!r}: {cure}")
+    if not all(map(_is_port, str(port).split(","))):
+        raise LedgerUnusable(f"database url {redact(url)!r}: no port {port}; write {_AS}")
     return f"{user}{host}:{port}/{database}"
+
+
+def _is_port(text: str) -> bool:
+    """Also nothing, as beside one of several hosts: the default."""
+    return not text or (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 16)
 
 
 def tells_iso_times(info: psycopg.ConnectionInfo) -> bool:

@@ -113,6 +113,10 @@ def confine(bounds: dict[str, Any], env: dict[str, str], parent: int) -> str | N
     return None
 
 
+_LAST_GID = 2**32 - 2
+"""One more says to the kernel: leave it."""
+
+
 def account(user: str) -> tuple[str, int, int, str]:
     """Name, uid, gid and home of "user" or "user:group", names or numbers. Raises LookupError."""
     import grp
@@ -120,16 +124,22 @@ def account(user: str) -> tuple[str, int, int, str]:
 
     name, _, group = user.partition(":")
     try:
-        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+        entry = pwd.getpwuid(int(name)) if _is_number(name) else pwd.getpwnam(name)
     except (KeyError, OverflowError):
         raise LookupError(f"no user {name!r} on this host") from None
     try:
         gid = entry.pw_gid
         if group:
-            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+            gid = int(group) if _is_number(group) else grp.getgrnam(group).gr_gid
+        if gid > _LAST_GID:
+            raise KeyError(group)
     except KeyError:
         raise LookupError(f"no group {group!r} on this host") from None
     return entry.pw_name, entry.pw_uid, gid, entry.pw_dir
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _be_user(user: str, env: dict[str, str]) -> str | None:

@@ -119,6 +119,16 @@ def test_check_as_json_gives_each_job_and_its_next_fire(cli: Cli) -> None:
         (JOB + 'python = "no_such_module:f"', ["no_such_module"]),
         ('[jobs]\nmodules = ["no_such_module"]', ["no_such_module"]),
         ('[ledger]\nurl = "sqlite:///gone/l.db"', ["gone does not exist; create it"]),
+        ('[ledger]\nurl = "sqlite:///."', ["[ledger] url", "is a folder; name a file in it"]),
+        ('[ledger]\nurl = "postgresql://h/x?sslmod=require"', ['query parameter: "sslmod"']),
+        ('[ledger]\nurl = "postgresql://u:hunter2%zz@h/x"', ["a % in a password as %25"]),
+        ('[ledger]\nurl = "postgresql://h:1:2/x"', ["[ledger] url", "port"]),
+        (
+            '[[fence_target]]\nname = "t"\nurl = "postgresql://[::1/x"',
+            ['[[fence_target]] "t" url', "IPv6"],
+        ),
+        (JOB + 'shell = ":"\nuser = "nobody:4294967295"', ["no group '4294967295'"]),
+        (JOB + 'shell = ":"\nuser = "\u0660"', ["no user"]),
         ("[lease]\nttl = 1", ['[lease] ttl = 1: must be text in quotes; write "1s"']),
     ],
 )
@@ -128,6 +138,7 @@ def test_check_refuses_what_a_node_could_not_run(cli: Cli, text: str, parts: lis
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
     assert not [part for part in parts if part not in ran.err], ran.err
+    assert "hunter2" not in ran.err
 
 
 def test_check_finds_a_command_on_the_jobs_own_path(cli: Cli, folder: Path) -> None:
