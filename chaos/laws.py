@@ -83,13 +83,17 @@ def _bounded(gate: Gate, deadlines: list[int]) -> Gate:
 def keys_gone(story: Story) -> dict[tuple[str, int], int]:
     """(node, fence) -> when etcd deleted its key. Of the node, too: a restored etcd gives the
     revisions of keys that are gone once more, to others; or to the same node, whose gate opens
-    after the restore: the older key is not its own."""
-    restores = [spell.began_ns for spell in spells(story) if spell.fault == Fault.ETCD_RESTORE]
-    opened = {(gate.node, gate.fence): gate.opened_ns for gate in story.gates()} if restores else {}
+    after the restore: the older key is not its own. A ledger restored after that has lost what was
+    added to the revisions, and tells old fences of new keys as well."""
+    restores = [s for s in spells(story) if s.fault in (Fault.ETCD_RESTORE, Fault.LEDGER_RESTORE)]
+    again = restores if any(s.fault == Fault.ETCD_RESTORE for s in restores) else []
+    opened = {(gate.node, gate.fence): gate.opened_ns for gate in story.gates()} if again else {}
     gone: dict[tuple[str, int], int] = {}
     for op in story.deletes():
         key = op.process, op.value["fence"]
-        if not any(op.at_ns < at_ns < opened.get(key, 0) for at_ns in restores):
+        opened_ns = opened.get(key, 0)
+        older = op.at_ns < opened_ns
+        if not (older and any(op.at_ns < s.healed_ns and s.began_ns < opened_ns for s in again)):
             gone[key] = op.at_ns
     return gone
 

@@ -49,10 +49,10 @@ def fault(began_s: float, healed_s: float, bites: int = 1) -> Op:
     return Op(round(healed_s * S), Source.NEMESIS, "nemesis", "heal", Type.OK, value)
 
 
-def restored(at_s: float, what: str = "ledger") -> Op:
-    at_ns = round(at_s * S)
-    value = {"fault": f"{what}-restore", "nodes": [], "began_ns": at_ns, "bites": 1}
-    return Op(at_ns, Source.NEMESIS, "nemesis", "heal", Type.OK, value)
+def restored(at_s: float, what: str = "ledger", *, took_s: float = 0) -> Op:
+    began_ns = round((at_s - took_s) * S)
+    value = {"fault": f"{what}-restore", "nodes": [], "began_ns": began_ns, "bites": 1}
+    return Op(round(at_s * S), Source.NEMESIS, "nemesis", "heal", Type.OK, value)
 
 
 def slot(at: str, state: str) -> Op:
@@ -85,6 +85,9 @@ NEXT = node(10, "b", "gate.opened", fence=3)
 BEGAN = run(5, "a", "began", 2)
 AGAIN = run(12, "b", "began", 3)
 
+BOTH_RESTORED = (restored(0.3, "etcd"), gone(0.5, 2), restored(0.7, took_s=0.3))
+"""Fence 2 was told of an older key, too."""
+
 KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.every_slot_explained, [JOB, slot(FIRST, "succeeded"), slot(SECOND, "missed")]),
     (laws.every_slot_explained, [LISTED, slot(FIRST, "succeeded")]),
@@ -95,6 +98,7 @@ KEPT: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.gate_shut_before_key_gone, [OPENED, KNOWN, gone(9.5, 2)]),
     (laws.no_run_begins_late, [OPENED, KNOWN, BEGAN]),
     (laws.no_run_begins_late, [gone(0.5, 2), restored(0.7, "etcd"), OPENED, KNOWN, BEGAN]),
+    (laws.no_run_begins_late, [*BOTH_RESTORED, OPENED, KNOWN, BEGAN]),
     (laws.lost_runs_end_in_time, [BEGAN, run(6, "a", "ended", 2), gone(7, 2)]),
     (laws.lost_runs_end_in_time, [BEGAN, gone(7, 2), run(9, "a", "ended", 2), fault(4, 9)]),
     (laws.ticks_in_peace, [OPENED, node(99, "a", "x")]),
@@ -109,6 +113,8 @@ BROKEN: Sequence[tuple[Check, Sequence[Op]]] = (
     (laws.no_run_begins_late, [OPENED, KNOWN, run(9.5, "a", "began", 2)]),
     (laws.no_run_begins_late, [OPENED, gone(4, 2), BEGAN]),
     (laws.no_run_begins_late, [gone(0.5, 2), OPENED, KNOWN, BEGAN]),
+    (laws.no_run_begins_late, [gone(0.5, 2), restored(0.7), OPENED, KNOWN, BEGAN]),
+    (laws.no_run_begins_late, [OPENED, gone(4, 2), BEGAN, restored(6, "etcd", took_s=5.5)]),
     (laws.no_run_begins_late, [restored(0.3, "etcd"), gone(0.5, 2), OPENED, KNOWN, BEGAN]),
     (laws.no_run_begins_late, [run(0.5, "a", "began", 2), OPENED]),
     (laws.lost_runs_end_in_time, [BEGAN, gone(7, 2), run(9, "a", "ended", 2)]),

@@ -67,6 +67,7 @@ def test_minutes_of_faults_break_no_law(seed: int) -> None:
         pytest.param(20280000332, 470, id="a renewal that arrived after its sender's death"),
         pytest.param(20280003187, 330, id="a member without its peers that was dead for a while"),
         pytest.param(41000000562, 515, id="a hand in a key that two restored stores brought back"),
+        pytest.param(41000004679, 600, id="a fence that came twice to one node, of two keys"),
         pytest.param(20280000581, 600, id="a group that had more to do than it could"),
     ],
 )
