@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 from cron_leader.cli.herd import Herd
 from cron_leader.config import Config
 from cron_leader.core.blackout import next_outside
+from cron_leader.core.cron import read_cron
 from cron_leader.core.model import Job, Overlap, State
 from cron_leader.core.schedule import (
     Bounded,
@@ -155,7 +156,8 @@ def _spreading(jobs: Sequence[Job], at: datetime) -> str:
 def _spread(expression: str) -> str | None:
     """The same with H for its minute, and for its second if it has one; None if the minute is not
     one number."""
-    *second, minute, hour, day, month, weekday = expression.split()
+    fields = read_cron(expression).text if expression.startswith("@") else expression
+    *second, minute, hour, day, month, weekday = fields.split()
     if not minute.isdecimal():
         return None
     second = ["H" if each.isdecimal() else each for each in second]

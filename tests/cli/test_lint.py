@@ -88,6 +88,8 @@ def test_a_minute_with_more_slots_than_a_node_runs_is_found_and_a_hash_is_propos
         ("0 0 9 * * *", "H H 9 * * *"),
         ("*/30 0 9 * * *", "*/30 H 9 * * *"),
         ("0  9\t* * mon-fri", "H 9 * * mon-fri"),
+        ("@daily", "H 0 * * *"),
+        ("@Hourly", "H * * * *"),
     ],
 )
 def test_the_proposed_hash_is_of_the_minute(folder: Path, written: str, proposed: str) -> None:
