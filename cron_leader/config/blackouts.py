@@ -163,7 +163,9 @@ def _from_to(table: Values, zone: str) -> Window:
 def _end(key: str, value: object) -> datetime | time:
     """A time of day, or an instant in UTC."""
     found = value
-    if isinstance(value, str):
+    if value == "24:00" and key == "to":
+        return time.min
+    if isinstance(value, str) and not value.startswith("24:"):  # not every Python's reader takes it
         for read in (time.fromisoformat, datetime.fromisoformat):
             try:
                 found = read(value)

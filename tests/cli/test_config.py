@@ -212,6 +212,9 @@ BAD = {
     "hours and an instant": (
         JOB + DAILY + RUNS + 'blackout = { from = "09:00", to = "2026-12-01T00:00Z" }', ["alike"],
     ),
+    "a day that begins at its end": (
+        JOB + DAILY + RUNS + 'blackout = { from = "24:00", to = "06:00" }', ['from = "24:00":'],
+    ),
     "no hours": (JOB + DAILY + RUNS + 'blackout = { from = "09:00", to = "09:00" }', ["one time"]),
     "days of a blackout": (
         JOB + DAILY + RUNS + 'blackout = [{ days = "mon" }, { days = ["tue", "fry"] }]',
@@ -615,6 +618,15 @@ def test_a_blackout_is_defined_once_and_used_by_name_beside_those_in_line() -> N
     (one,) = read(JOB + DAILY + RUNS + 'blackout = "freeze"\n' + NAMED).jobs
     assert one.blackout is not None
     assert read(NAMED).digest != read("").digest
+
+
+def test_a_day_may_end_at_24_00() -> None:
+    windows = ('{ days = "fri", from = "18:00", to = "24:00" }', '{ from = "18:00", to = "00:00" }')
+    late, later = datetime(2026, 12, 4, 23, 59, tzinfo=UTC), datetime(2026, 12, 5, tzinfo=UTC)
+    for window in windows:
+        (job,) = read(JOB + DAILY + RUNS + "blackout = " + window).jobs
+        assert job.blackout is not None
+        assert (job.blackout.until(late), job.blackout.until(later)) == (later, None)
 
 
 def test_a_year_of_which_not_all_holidays_are_known_is_no_warning() -> None:
