@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from etcd3.etcdrpc import rpc_pb2 as pb
+from grpc import StatusCode
+from grpc.aio import AioRpcError
 
 from cron_leader.config.endpoints import endpoint
 from cron_leader.core.messages import KeyDeleted, LeaseLost, LeaseRenewed, WatchBroken, WatchOpened
@@ -21,7 +23,7 @@ from cron_leader.errors import EtcdRefused, EtcdUnavailable
 from cron_leader.etcd import requests
 from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd, EtcdOptions, Ports
-from cron_leader.etcd.endpoint import OPTIONS
+from cron_leader.etcd.endpoint import OPTIONS, Endpoint
 from cron_leader.etcd.lease import NS
 from cron_leader.etcd.seen import SETTLED_NS, Seen
 from cron_leader.etcd.tenure import PAUSE_S
@@ -327,3 +329,38 @@ async def until_left(etcd: Etcd, address: str) -> None:
             with contextlib.suppress(EtcdUnavailable):
                 await read(etcd, timeout_s=0.5)
             await asyncio.sleep(0.05)
+
+
+# ------------------------------------------------------------------ pings
+
+LEAST_PAUSE_MS = 5000
+"""etcd's own --grpc-keepalive-min-time, unless told otherwise: who pings oftener is sent away."""
+PING_TIMES = (
+    "grpc.keepalive_time_ms",
+    "grpc.http2.ping_timeout_ms",
+    "grpc.keepalive_timeout_ms",
+)
+
+
+def test_pings_are_no_oftener_than_etcd_bears() -> None:
+    assert dict(OPTIONS)["grpc.keepalive_time_ms"] > LEAST_PAUSE_MS
+
+
+async def test_a_ping_that_a_frozen_etcd_does_not_answer_ends_the_connection(
+    own_etcd: EmbeddedEtcd,
+) -> None:
+    """With our own options, but for their times: a stream that nobody asks anything ends."""
+    options = [(key, 200 if key in PING_TIMES else value) for key, value in OPTIONS]
+    endpoint = Endpoint(own_etcd.endpoint, None, options=options)
+    call = endpoint.method("Watch/Watch")()
+    try:
+        await call.write(pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"/test/k")))
+        assert (await call.read()).created
+        freeze(own_etcd)
+        with pytest.raises(AioRpcError) as ended:
+            await asyncio.wait_for(call.read(), 10)
+        assert ended.value.code() is StatusCode.UNAVAILABLE
+    finally:
+        thaw(own_etcd)
+        call.cancel()
+        await endpoint.aclose()

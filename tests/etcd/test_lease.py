@@ -87,6 +87,29 @@ async def test_an_unanswered_keepalive_is_sent_again_only_on_a_fresh_stream(
         assert last == 0
 
 
+class Shortening(Etcd):
+    """Its keepalives are answered with a second less than was asked for."""
+
+    async def open(self, method: str, *, timeout_s: float) -> Stream:
+        stream = await super().open(method, timeout_s=timeout_s)
+        receive = stream.receive
+
+        async def shortened(*, timeout_s: float) -> Any:
+            reply = await receive(timeout_s=timeout_s)
+            if method == "Lease/LeaseKeepAlive":
+                reply.TTL -= 1
+            return reply
+
+        stream.receive = shortened  # type: ignore[method-assign]
+        return stream
+
+
+async def test_a_renewal_is_worth_the_ttl_in_its_own_reply(fleet: Fleet) -> None:
+    a = fleet.join("a", kind=Shortening)
+    granted, renewed = await a.until(LeaseRenewed), await a.until(LeaseRenewed)
+    assert (granted.ttl_ns, renewed.ttl_ns) == (fleet.ttl_s * NS, (fleet.ttl_s - 1) * NS)
+
+
 async def test_a_process_that_is_not_well_loses_its_lease(own_etcd: EmbeddedEtcd) -> None:
     async with fleet_of(own_etcd.endpoint, ttl_s=1) as fleet:
         a = fleet.join("a")
