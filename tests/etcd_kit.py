@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +52,20 @@ def freeze(etcd: EmbeddedEtcd) -> None:
 
 def thaw(etcd: EmbeddedEtcd) -> None:
     os.kill(etcd.pid, signal.SIGCONT)
+
+
+def status(member: EmbeddedEtcd) -> tuple[str, str]:
+    """Its own id, and that of the member it takes for etcd's leader."""
+    connection = HTTPConnection(member.endpoint, timeout=5)
+    connection.request("POST", "/v3/maintenance/status", body=b"{}")
+    said = json.loads(connection.getresponse().read())
+    connection.close()
+    return said["header"]["member_id"], said["leader"]
+
+
+def leading(members: Sequence[EmbeddedEtcd]) -> EmbeddedEtcd:
+    """The member that leads etcd."""
+    return next(m for m in members if len({*status(m)}) == 1)
 
 
 def binaries() -> list[Path]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,9 @@ from tests.etcd_kit import (
     etcdctl,
     fleet_of,
     freeze,
+    leading,
     read,
+    status,
     thaw,
     write,
 )
@@ -120,19 +120,6 @@ async def goes_on(leader: Node) -> None:
         pass
     await leader.candidacy.verify()
     assert not leader.reports.of(*ENDS)
-
-
-def status(member: EmbeddedEtcd) -> tuple[str, str]:
-    """Its own id, and that of the member it takes for etcd's leader."""
-    connection = HTTPConnection(member.endpoint, timeout=5)
-    connection.request("POST", "/v3/maintenance/status", body=b"{}")
-    said = json.loads(connection.getresponse().read())
-    connection.close()
-    return said["header"]["member_id"], said["leader"]
-
-
-def leading(members: list[EmbeddedEtcd]) -> EmbeddedEtcd:
-    return next(m for m in members if len({*status(m)}) == 1)
 
 
 async def test_a_change_of_etcds_leader_between_keepalives_ends_no_term(

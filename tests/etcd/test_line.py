@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from cron_leader.core.messages import Elected, JoinFailed, LeaseRenewed, Left, WatchOpened
 from cron_leader.core.model import Mark
+from cron_leader.etcd.channel import Etcd
 from cron_leader.etcd.embedded import EmbeddedEtcd
+from cron_leader.etcd.keys import line_prefix
+from cron_leader.etcd.lease import hex_id
 from cron_leader.etcd.survey import survey
 from tests.etcd_kit import PREFIX, CountingEtcd, Fleet, Hand, Node, Proxy, fleet_of, place_of
 
@@ -120,6 +124,28 @@ async def test_a_place_taken_by_somebody_else_is_not_ours(fleet: Fleet, hand: Ha
     assert failed.reason == "refused"
     assert "belongs to somebody else" in failed.text
     assert not await hand.lease_exists(lease)
+
+
+async def test_a_place_on_our_lease_with_another_nonce_is_not_ours(
+    fleet: Fleet, hand: Hand
+) -> None:
+    lease = 0x1234
+    place = line_prefix(PREFIX, fleet.name, 0) + hex_id(lease).encode()
+
+    class Squatted(Etcd):
+        """Between grant and put, somebody puts the key, on the same lease."""
+
+        async def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
+            reply = await super().call(method, request, timeout_s=timeout_s)
+            if method == "Lease/LeaseGrant":
+                await hand.put(place, b'{"nonce":"another"}', lease=lease)
+            return reply
+
+    a = fleet.join("a", lease=lease, kind=Squatted)
+    failed = await a.until(JoinFailed)
+    assert failed.reason == "refused"
+    assert "belongs to somebody else" in failed.text
+    assert not a.reports.of(Elected)
 
 
 async def test_an_own_key_deleted_while_in_line_ends_the_candidacy(
