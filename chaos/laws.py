@@ -147,7 +147,7 @@ def every_slot_explained(story: Story) -> Finding:
     """Each slot of each job, from when the fleet knew it to half a minute before the end, has a
     row or lies in a gap, and no such row is unfinished; but in a full group one may wait, as long
     as the group goes on."""
-    ends = max((op.at_ns for op in story.ops), default=0)
+    ends = story.end_ns
     found = story.rows("slot")
     rows = {(r["job"], r["scheduled_for"]): r["state"] for r in found if not r["command_id"]}
     spans: dict[str, list[tuple[datetime, datetime]]] = {}
@@ -288,7 +288,7 @@ def _frozen(faults: list[Spell], node: str, at_ns: int) -> bool:
 
 def ticks_in_peace(story: Story) -> Finding:
     """A gate stands open whenever no fault has been about for the time a recovery may take."""
-    end_ns = max((op.at_ns for op in story.ops), default=0)
+    end_ns = story.end_ns
     found, faults = sorted(gates(story), key=lambda g: g.opened_ns), spells(story)
     allowed_ns = 2 * int(planned(story, "ttl_ns")) + 15 * SECOND_NS
     allowed_ns = int(planned(story, "recovery_ns", allowed_ns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -72,13 +73,16 @@ class Story:
     """Ops in order of time."""
 
     ops: Sequence[Op]
+    end_ns: int = field(init=False, repr=False, compare=False)
+    """When the last thing happened."""
     _by_name: dict[tuple[Source, str], list[Op]] = field(init=False, repr=False, compare=False)
     _gates: list[Gate] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        by_name: dict[tuple[Source, str], list[Op]] = {}
+        by_name = defaultdict[tuple[Source, str], list[Op]](list)
         for op in self.ops:
-            by_name.setdefault((op.source, op.f), []).append(op)
+            by_name[op.source, op.f].append(op)
+        object.__setattr__(self, "end_ns", max((op.at_ns for op in self.ops), default=0))
         object.__setattr__(self, "_by_name", by_name)
         object.__setattr__(self, "_gates", _stretches(self.ops))
 
@@ -91,6 +95,14 @@ class Story:
     def notes(self, what: str, node: str | None = None) -> Iterator[Op]:
         """What runs wrote down: began, beat, ended."""
         return self._of(Source.RUN, what, node)
+
+    def runs(self) -> Iterator[Op]:
+        """As they began and ended, by their own word, in order of time."""
+        return (op for op in self.ops if op.f in ("began", "ended") and op.source is Source.RUN)
+
+    def etcd(self, what: str) -> Iterator[Op]:
+        """What etcd says of itself, or its watch of the election's keys."""
+        return self._of(Source.ETCD, what, None)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return [dict(op.value) for op in self._of(Source.LEDGER, table, None)]
@@ -109,9 +121,8 @@ class Story:
         return self._of(Source.ETCD, "put", node)
 
     def _of(self, source: Source, f: str, process: str | None) -> Iterator[Op]:
-        for op in self._by_name.get((source, f), ()):
-            if process in (None, op.process):
-                yield op
+        found = self._by_name.get((source, f), [])
+        return (op for op in found if op.process == process) if process else iter(found)
 
     def gates(self) -> list[Gate]:
         """In order of opening. A node that exits, or is killed, takes its open gate with it."""
@@ -156,14 +167,17 @@ def _run(op: Op) -> str:
     return f"{op.value['job']} {op.value['scheduled_for']}"
 
 
+_OF_GATES = ("gate.opened", "gate.closed", "exit", "killed")
+
+
 def _stretches(ops: Iterable[Op]) -> list[Gate]:
     gates: list[Gate] = []
     for op in ops:
-        if op.source is not Source.NODE:
+        if op.f not in _OF_GATES or op.source is not Source.NODE:
             continue
-        if op.f in ("gate.closed", "exit", "killed"):
+        if op.f != "gate.opened":
             gates = [_closed(gate, op) for gate in gates]
-        elif op.f == "gate.opened":
+        else:
             gates.append(Gate(op.process, op.value["fence"], op.at_ns))
     return gates
 

@@ -7,7 +7,7 @@ without a quorum of etcd, a ledger or a sound node nothing is promised.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,9 +68,9 @@ def gate_opens_after_its_raise(story: Story) -> Finding:
     raised: set[object] = set()
     opened = 0
     for op in story.ops:
-        if op.source is Source.LEDGER and op.f == "accepted":
+        if op.f == "accepted" and op.source is Source.LEDGER:
             raised.add(op.value["fence"])
-        elif op.source is Source.NODE and op.f == "gate.opened":
+        elif op.f == "gate.opened" and op.source is Source.NODE:
             opened += 1
             if op.value["fence"] not in raised:
                 text = f"{op.process} opened at fence {op.value['fence']}, which nobody had raised"
@@ -107,15 +107,15 @@ def a_hand_shuts_the_gate_in_time(story: Story) -> Finding:
 
 def nothing_runs_past_a_stop(story: Story) -> Finding:
     """A leader that was asked to leave has no run any more when its term ends."""
-    under_way: dict[tuple[str, int], Counter[object]] = {}
+    under_way = defaultdict[tuple[str, int], Counter[object]](Counter)
     stops = 0
     for op in story.ops:
-        if op.source is Source.RUN and op.f in ("began", "ended"):
-            runs = under_way.setdefault((op.process, op.value["fence"]), Counter())
+        if op.f in ("began", "ended") and op.source is Source.RUN:
+            runs = under_way[op.process, op.value["fence"]]
             runs[_run(op)] += 1 if op.f == "began" else -1
-        elif op.source is Source.NODE and op.f == "term.ended" and _asked_to(op):
+        elif op.f == "term.ended" and op.source is Source.NODE and _asked_to(op):
             stops += 1
-            runs = +under_way.get((op.process, op.value["fence"]), Counter())
+            runs = +under_way[op.process, op.value["fence"]]
             if runs:
                 text = f"{next(iter(runs))} on {op.process}, fence {op.value['fence']}"
                 return no(nothing_runs_past_a_stop, text)
@@ -133,12 +133,12 @@ def what_ended_stays_ended(story: Story) -> Finding:
     for op in story.ops:
         if op.f == "accepted" and op.value["operation"] == "restore":
             ended = {}
-        elif op.source is Source.LEDGER and op.f == "final":
+        elif op.f == "final" and op.source is Source.LEDGER:
             if (slot := _slot(op)) in ended:
                 text = f"{slot}: {ended[slot]}, then {op.value['state']}"
                 return no(what_ended_stays_ended, text)
             ended[slot] = op.value["state"]
-        elif op.source is Source.RUN and op.f == "began" and ended.get(_slot(op)) == "succeeded":
+        elif op.f == "began" and op.source is Source.RUN and ended.get(_slot(op)) == "succeeded":
             return no(what_ended_stays_ended, f"{_slot(op)} is run again, after it succeeded")
     for row in story.rows("slot"):
         if row["state"] == "abandoned" and not row["attempt"]:
@@ -154,13 +154,13 @@ def jobs_keep_to_themselves(story: Story) -> Finding:
     alone = set(planned(story, "alone"))
     under_way: dict[tuple[object, object], object] = {}
     runs = 0
-    for op in story.ops:
-        if op.source is not Source.RUN or op.value["job"] not in alone:
+    for op in story.runs():
+        if op.value["job"] not in alone:
             continue
         of_job = op.value["job"], op.value["fence"]
         if op.f == "ended":
             under_way.pop(of_job, None)
-        elif op.f == "began":
+        else:
             runs += 1
             if of_job in under_way:
                 text = f"{_slot(op)} began while {under_way[of_job]} ran, fence {of_job[1]}"
@@ -176,12 +176,12 @@ def groups_keep_their_bounds(story: Story) -> Finding:
     group_of, most = planned(story, "groups"), planned(story, "bounds")
     under_way: Counter[tuple[str, str]] = Counter()
     runs = 0
-    for op in story.ops:
-        if op.source is not Source.RUN or (group := group_of.get(op.value["job"])) not in most:
+    for op in story.runs():
+        if (group := group_of.get(op.value["job"])) not in most:
             continue
         if op.f == "ended":
             under_way[op.process, group] -= 1
-        elif op.f == "began":
+        else:
             runs += 1
             under_way[op.process, group] += 1
             if under_way[op.process, group] > most[group]:
@@ -260,10 +260,10 @@ class _Fleet:
     """What befell nodes, etcd and ledger, and when."""
 
     def __init__(self, story: Story) -> None:
-        self.end_ns = max((op.at_ns for op in story.ops), default=0)
+        self.end_ns = story.end_ns
         self._nodes = frozenset(planned(story, "nodes"))
         self._spells = spells(story)
-        self._leaders = [(op.at_ns, op.value["member"]) for op in _of_etcd(story, "leader")]
+        self._leaders = [(op.at_ns, op.value["member"]) for op in story.etcd("leader")]
         self._left = list(_departures(story, self.end_ns))
         events = [0, *(at_ns for at_ns, _ in self._leaders)]
         events += [at for s in self._spells for at in (s.began_ns, s.healed_ns)]
@@ -306,10 +306,6 @@ class _Fleet:
         return bool(self._nodes - hit - gone)
 
 
-def _of_etcd(story: Story, f: str) -> Iterator[Op]:
-    return (op for op in story.ops if op.source is Source.ETCD and op.f == f)
-
-
 def _departures(story: Story, end_ns: int) -> Iterator[_Left]:
     """From its exit, or the order to stop, until it is in line."""
     back: dict[str, list[int]] = {}
@@ -326,8 +322,8 @@ def progress_after_each_heal(story: Story) -> Finding:
     began = sorted(op.at_ns for op in story.notes("began"))
     ttl_ns, period_ns = int(planned(story, "ttl_ns")), int(planned(story, "period_ns"))
     faults = spells(story)
-    elected = [op.at_ns for op in _of_etcd(story, "leader") if op.value["member"] is not None]
-    end_ns = max((op.at_ns for op in story.ops), default=0)
+    elected = [op.at_ns for op in story.etcd("leader") if op.value["member"] is not None]
+    end_ns = story.end_ns
     heals = 0
     for spell in faults:
         from_ns = _ready_ns(spell, elected)

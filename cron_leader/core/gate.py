@@ -51,18 +51,19 @@ class Gate:
         object.__setattr__(self, "shut", self._shut())
 
     def _shut(self) -> CloseReason | None:
-        for shut, reason in (
-            (not self.watching, CloseReason.WATCH),
-            (not self.raised, CloseReason.NOT_RAISED),
-            (not self.settled, CloseReason.NOT_SETTLED),
-            (self.jumped_ns is not None, CloseReason.CLOCK_JUMP),
-            (self.skewed, CloseReason.CLOCK_SKEW),
-            (self.stopping, CloseReason.STOPPING),
-            (self.unsupervised, CloseReason.SUPERVISOR),
-        ):
-            if shut:
-                return reason
-        return None
+        if not self.watching:
+            return CloseReason.WATCH
+        if not self.raised:
+            return CloseReason.NOT_RAISED
+        if not self.settled:
+            return CloseReason.NOT_SETTLED
+        if self.jumped_ns is not None:
+            return CloseReason.CLOCK_JUMP
+        if self.skewed:
+            return CloseReason.CLOCK_SKEW
+        if self.stopping:
+            return CloseReason.STOPPING
+        return CloseReason.SUPERVISOR if self.unsupervised else None
 
     def closed(self, boot_ns: int) -> CloseReason | None:
         """The first reason not to start a run at boot_ns, or None: the gate is open."""

@@ -52,6 +52,10 @@ LOOK_AGAIN_NS = 5 * SECOND_NS
 """A node kept out of line by something only a person can mend looks again this often."""
 BACKOFF_NS = (SECOND_NS // 2, 5 * SECOND_NS)
 FORCED_EXIT = 128
+_MICROSECOND = timedelta(microseconds=1)
+# Written down once: up to Python 3.11 each look-up of an enum's member costs as much as a call.
+_RAISED = (Phase.SETTLING, Phase.LEADING)
+_IN_TERM = (Phase.RAISING, *_RAISED)
 _OUTLASTS = frozenset({CloseReason.WATCH, CloseReason.CLOCK_JUMP, CloseReason.CLOCK_SKEW})
 """What shuts the gate of a term that goes on, and may not do so for longer than a TTL."""
 
@@ -153,7 +157,7 @@ class Node:
 
     def _look_at_clocks(self) -> None:
         now = self._now
-        booted = now.wall - timedelta(0, 0, now.boot_ns // 1000)
+        booted = now.wall - now.boot_ns // 1000 * _MICROSECOND
         if self._booted is not None and self._nonce is not None:
             jump = booted - self._booted
             if abs(jump) > self._jump:
@@ -162,7 +166,7 @@ class Node:
         if self._in_term() and self._due(self.gate.deadline_ns):
             stuck = now.stood_ns >= self._limits.ttl_ns // 2
             self._end(EndReason.STUCK if stuck else EndReason.DEADLINE)
-        elif self.phase in (Phase.SETTLING, Phase.LEADING):
+        elif self.phase in _RAISED:
             self._look_at_patience()
 
     def _look_at_patience(self) -> None:
@@ -188,7 +192,7 @@ class Node:
         if since_ns is down_ns is silent_ns is shut_ns is None:
             return None
         all_ns = (since_ns, down_ns, silent_ns, shut_ns)
-        return min(ns for ns in all_ns if ns is not None) + self._limits.ttl_ns
+        return min([ns for ns in all_ns if ns is not None]) + self._limits.ttl_ns
 
     def _jumped(self, by: timedelta) -> None:
         self._emit("clock.stepped", by_ms=round(by.total_seconds() * 1e3))
@@ -210,7 +214,7 @@ class Node:
             self._emit("clock.skewed", skew_ms=skew_ms)
 
     def _in_term(self) -> bool:
-        return self.phase in (Phase.RAISING, Phase.SETTLING, Phase.LEADING)
+        return self.phase in _IN_TERM
 
     # ------------------------------------------------------------------ dispatch of events
 
@@ -757,17 +761,17 @@ class Node:
 
     def _proceed_in(self, phase: Phase) -> None:
         match phase:
-            case Phase.OUT:
-                self._proceed_out()
+            case Phase.LEADING:
+                self._proceed_leading()
             case Phase.JOINING:
                 self._proceed_joining()
+            case Phase.OUT:
+                self._proceed_out()
             case Phase.RAISING:
                 self._proceed_raising()
             case Phase.SETTLING:
                 self._verify()
                 self._resume()
-            case Phase.LEADING:
-                self._proceed_leading()
             case Phase.CLOSING:
                 self._proceed_closing()
             case _:
@@ -865,7 +869,7 @@ class Node:
 
     def wake_wall(self) -> datetime | None:
         """When the wall clock next brings something to do."""
-        if self.phase is Phase.LEADING and self._open():
+        if self._open() and self.phase is Phase.LEADING:
             return self._dispatch.wake_wall(self._now)
         return None
 
@@ -878,7 +882,8 @@ class Node:
 
     def wake_boot_ns(self) -> int | None:
         """When the boot clock next brings something to do."""
-        return min([at for at in self._alarms() if at is not None], default=None)
+        alarms = [at for at in self._alarms() if at is not None]
+        return min(alarms) if alarms else None
 
     def _alarms(self) -> list[int | None]:
         match self.phase:

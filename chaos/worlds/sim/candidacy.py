@@ -113,11 +113,11 @@ class Candidacy:
 
     def _keep(self) -> Steps:
         while True:
-            due_ns = self.sent_ns + self._renew_ns - self._daemon.boot_ns()
+            sent_ns = self._daemon.boot_ns()
+            due_ns = self.sent_ns + self._renew_ns - sent_ns
             if due_ns > 0:
                 yield due_ns
                 continue
-            sent_ns = self._daemon.boot_ns()
             ttl_ns = yield self._client.keep_alive(self.lease, self._timeout_ns)
             if ttl_ns is None:
                 yield min(SECOND // 2, self._renew_ns // 8)
@@ -257,15 +257,16 @@ class Candidacy:
                 case "progress":
                     asked_ns = None
                     continue
-            if asked_ns is not None and boot_ns() - asked_ns >= self._ttl_ns // 2:
+            now_ns = boot_ns()
+            if asked_ns is not None and now_ns - asked_ns >= self._ttl_ns // 2:
                 client.rotate(watch.member)
                 return None
-            if boot_ns() >= next_ns:
-                asked_ns = asked_ns or boot_ns()
-                next_ns = boot_ns() + self._ttl_ns // 3
+            if now_ns >= next_ns:
+                asked_ns = asked_ns or now_ns
+                next_ns = now_ns + self._ttl_ns // 3
                 client.way.out(self._progress, watch, box)
             ends_ns = next_ns if asked_ns is None else min(next_ns, asked_ns + self._ttl_ns // 2)
-            yield box.wait(max(ends_ns - boot_ns(), 1_000))
+            yield box.wait(max(ends_ns - now_ns, 1_000))
 
     def _progress(self, watch: Watch, box: Box) -> None:
         """At the server."""

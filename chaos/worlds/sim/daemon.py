@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from chaos.gen import Draws
@@ -32,7 +33,7 @@ STARTED = datetime(2026, 12, 1, tzinfo=EPOCH.tzinfo)
 """What the wall clocks show at the start of a run."""
 SLOW_DEATH_NS = 400 * MS
 """Of a process that waits for a disk."""
-_US = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 _UNTOLD = frozenset({"slot.skipped"})
 
 
@@ -182,7 +183,7 @@ class Machine:
     def note_run(self, f: str, run: Run) -> None:
         value = {
             "job": run.slot.job,
-            "scheduled_for": run.slot.scheduled_for.isoformat(),
+            "scheduled_for": text(run.slot.scheduled_for),
             "command_id": run.slot.command_id,
             "attempt": run.attempt,
             "fence": run.term.fence,
@@ -195,7 +196,7 @@ class Machine:
     def wall_at(self, boot_ns: int) -> datetime:
         """What the wall clock, as it is set now, shows at an instant of the boot clock."""
         us = (boot_ns - BOOTED_NS + self.clock.step_ns) // 1_000
-        return STARTED + timedelta(0, 0, us)
+        return STARTED + us * MICROSECOND
 
 
 class Daemon:
@@ -259,7 +260,8 @@ class Daemon:
         now = Now(boot_ns, self.machine.wall_at(boot_ns), stood_ns)
         for effect in self.node.step(event, now):
             self._perform(effect)
-        deadline_ns, fence = self.node.gate.deadline_ns, self._fence()
+        deadline_ns, term = self.node.gate.deadline_ns, self.node.term
+        fence = None if term is None else term.fence
         if deadline_ns != self._deadline_ns or fence != self._told_fence:
             self._tell_deadline(deadline_ns, fence)
 
@@ -279,14 +281,14 @@ class Daemon:
     def _arm(self) -> None:
         """One alarm, at the earliest time the core asks for; a later one that stands is let be."""
         clock, now_ns = self._clock, self._engine.now_ns
-        at_ns: int | None = None
-        if (boot_ns := self.node.wake_boot_ns()) is not None:
-            at_ns = clock.true_ns(boot_ns)
+        boot_ns = self.node.wake_boot_ns()
         if (wall := self.node.wake_wall()) is not None:
-            since = (wall - STARTED) // _US * 1_000
-            wall_ns = clock.true_ns(since - clock.step_ns + BOOTED_NS)
-            at_ns = wall_ns if at_ns is None else min(at_ns, wall_ns)
-        if at_ns is None or (self._armed_ns is not None and now_ns < self._armed_ns <= at_ns):
+            wall_ns = (wall - STARTED) // MICROSECOND * 1_000 - clock.step_ns + BOOTED_NS
+            boot_ns = wall_ns if boot_ns is None or wall_ns < boot_ns else boot_ns
+        if boot_ns is None:
+            return
+        at_ns = clock.true_ns(boot_ns)
+        if self._armed_ns is not None and now_ns < self._armed_ns <= at_ns:
             return
         self._armed_ns = max(at_ns, now_ns)
         self._engine.at(self._armed_ns, self.process.wake, self._fired, self._armed_ns)
@@ -312,9 +314,6 @@ class Daemon:
         for process in list(self.machine.runs.values()):
             if not process.run.job.may_finish:
                 self.machine.kill(process, daemon=self)
-
-    def _fence(self) -> int | None:
-        return None if self.node.term is None else self.node.term.fence
 
     # ------------------------------------------------------------------ perform
 
@@ -374,7 +373,17 @@ class Daemon:
         self.world.note(Op(self.machine.engine.now_ns, Source.NODE, self.name, f, value=value))
 
 
+@lru_cache(maxsize=4_096)
+def text(at: datetime) -> str:
+    """As a history has it. The sim knows no zone but UTC: times that are equal read the same."""
+    return at.isoformat()
+
+
 def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return value if value is None or isinstance(value, int | float) else str(value)
+    match value:
+        case datetime():
+            return text(value)
+        case None | int() | float():
+            return value
+        case _:
+            return str(value)

@@ -313,9 +313,10 @@ class ModelLedger:
 
     def _pause(self, fence: int, claim: Claim, now: datetime) -> bool:
         """Whether the slot is skipped for a pause of its job, or was by an earlier copy."""
-        slot, row = claim.slot, self.slots.get(claim.slot)
+        slot = claim.slot
         if slot.command_id or not self._is_paused(slot, now):
             return False
+        row = self.slots.get(slot)
         if row is None and claim.seen is None:
             self.slots[slot] = Row(slot, fence, State.SKIPPED, Origin.SCHEDULE, Reason.PAUSED)
             self.slots[slot].paused_at = now

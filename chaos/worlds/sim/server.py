@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from chaos.gen import Draws
-from chaos.worlds.sim.daemon import STARTED, Machine, RunProcess
+from chaos.worlds.sim.daemon import MICROSECOND, STARTED, Machine, RunProcess
 from chaos.worlds.sim.engine import MS
 from chaos.worlds.sim.ledger import ModelLedger
 
@@ -46,7 +45,7 @@ class LedgerServer:
 
     def wall(self) -> Any:
         """Its own clock, which is right."""
-        return STARTED + timedelta(microseconds=self._world.engine.now_ns // 1_000)
+        return STARTED + self._world.engine.now_ns // 1_000 * MICROSECOND
 
     # ------------------------------------------------------------------ the leaders' requests
 

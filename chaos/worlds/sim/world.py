@@ -15,7 +15,7 @@ from typing import Any
 from chaos.gen import Draws
 from chaos.op import Op, Source, Type
 from chaos.plan import ETCD_FAULTS, LEDGER_FAULTS, Fault, Move, Plan, Target
-from chaos.worlds.sim.daemon import STARTED, Machine
+from chaos.worlds.sim.daemon import STARTED, Machine, text
 from chaos.worlds.sim.engine import MS, SECOND, Engine
 from chaos.worlds.sim.etcd import MEMBERS, Etcd
 from chaos.worlds.sim.fleet import Fleet
@@ -390,7 +390,7 @@ def _pause(record: JobRecord) -> tuple[str, str] | None:
 def _slot(slot: SlotKey) -> dict[str, Any]:
     return {
         "job": slot.job,
-        "scheduled_for": slot.scheduled_for.isoformat(),
+        "scheduled_for": text(slot.scheduled_for),
         "command_id": slot.command_id,
     }
 
