@@ -125,9 +125,10 @@ def _next(lab: Lab, least: int, rollback: Rollback) -> Candidate:
 # ------------------------------------------------------------------ the pin
 
 WATCHED = """
-CREATE TABLE watched (relation text, setting text);
+CREATE TABLE watched (relation text, setting text, isolation text);
 CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    INSERT INTO watched VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'));
+    INSERT INTO watched VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'),
+        current_setting('transaction_isolation'));
     RETURN NULL;
 END $$;
 DO $$ DECLARE name text; BEGIN
@@ -139,13 +140,15 @@ END $$
 """
 
 
-async def test_every_write_of_a_term_pins_synchronous_commit_whatever_the_servers_default(
+async def test_every_write_of_a_term_pins_how_it_commits_whatever_the_servers_default(
     server: Postgres,
 ) -> None:
     assert server.ask("SHOW synchronous_commit") == "off"
     with server.database("ready") as url:
         name = url.rpartition("/")[2]
         server.run(EMPTY, WATCHED, database=name)
+        isolation = "default_transaction_isolation = 'serializable'"
+        server.run(f'ALTER DATABASE "{name}" SET {isolation}', database=name)
         async with contextlib.AsyncExitStack() as stack:
             leader = await Lab(url, stack).leader("a", settlement())
             server.run("DELETE FROM watched WHERE relation = 'cron_leader_meta'", database=name)
@@ -160,7 +163,9 @@ async def test_every_write_of_a_term_pins_synchronous_commit_whatever_the_server
                 assert isinstance(answer, Applied)
         written = server.ask("SELECT array_agg(DISTINCT relation) FROM watched", name)
         pinned = server.ask("SELECT array_agg(DISTINCT setting) FROM watched", name)
+        isolated = server.ask("SELECT array_agg(DISTINCT isolation) FROM watched", name)
     assert pinned == ["on"]
+    assert isolated == ["read committed"]
     assert {f"cron_leader_{t}" for t in ("fence", "term", "job", "slot", "attempt")} <= set(written)
 
 

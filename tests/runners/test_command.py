@@ -6,11 +6,14 @@ import asyncio
 import os
 import resource
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cron_leader.runners import wrapper
 from tests.runners.stage import (
     CLOCK,
     NotStarted,
@@ -149,6 +152,17 @@ async def test_a_wrapper_that_was_frozen_past_the_deadline_executes_nothing(
         os.kill(link.pgid, signal.SIGCONT)
         await s.until(NotStarted, run)
     assert not (tmp_path / "mark").exists()
+
+
+def test_a_wrapper_whose_parent_died_before_it_could_say_so_waits_for_no_go() -> None:
+    """The kernel tells only of deaths from then on; somebody else is its parent by now."""
+    ours, control = socket.socketpair()
+    with ours, control:
+        argv = [sys.executable, "-I", "-S", wrapper.__file__, str(control.fileno())]
+        gone = subprocess.run(
+            [*argv, str(os.getppid())], pass_fds=[control.fileno()], check=False, timeout=20
+        )
+        assert gone.returncode == 0
 
 
 async def test_a_run_killed_before_its_go_was_carried_out_does_not_start(tmp_path: Path) -> None:
